@@ -1,0 +1,37 @@
+package delay
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// BusyRate is the number of messages a second, held by this process, from which
+// on a jittered delay keeps one digit. Two hops each were still on time at
+// 2,000 a second on two cores shared by broker and client (p99 15 to 32 ms
+// late), and seconds late at 4,000.
+const BusyRate = 1_500
+
+// Load counts what is being held, to tell a busy broker from an idle one. The
+// zero value is ready, and safe for concurrent use.
+type Load struct {
+	window atomic.Int64 // start of the current window, in ms
+	count  atomic.Int64 // held in it
+	last   atomic.Int64 // held in the window before
+}
+
+// loadWindow is short, so that a herd is noticed while it arrives.
+const loadWindow = 100 * time.Millisecond
+
+// tick counts one message and reports whether the rate is above BusyRate.
+func (l *Load) tick() bool {
+	now, start := time.Now().UnixMilli(), l.window.Load()
+	if age := now - start; age >= loadWindow.Milliseconds() && l.window.CompareAndSwap(start, now) {
+		n := l.count.Swap(0)
+		if age >= 2*loadWindow.Milliseconds() {
+			n = 0 // nothing came for a while
+		}
+		l.last.Store(n)
+	}
+	limit := BusyRate * loadWindow.Milliseconds() / 1000
+	return max(l.count.Add(1), l.last.Load()) > limit
+}

@@ -1,0 +1,152 @@
+package delay
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/hopback/hopback/topology"
+)
+
+// Precision is how many significant digits of a delay the wheel keeps. Each
+// digit is one slot to wait in.
+type Precision string
+
+// The precisions of the wheel.
+const (
+	// Auto keeps two digits, but one of a jittered delay while more than
+	// BusyRate messages a second are being held.
+	Auto Precision = "auto"
+	One  Precision = "one"
+	Two  Precision = "two"
+)
+
+// Wheel is a hierarchical timing wheel made of queues. Its slots hold
+// d × 100 ms × 10^k, d = 1…9; a delay waits in the slot of its first digit and
+// then, where it has one, in the slot of its second: 3.4 s in 3s, then in
+// 400ms. At most two hops, whatever the delay, and never a short delay behind a
+// long one.
+type Wheel struct {
+	names     Names
+	longest   time.Duration
+	precision Precision
+	load      *Load
+}
+
+// NewWheel makes a wheel for delays up to longest. Only the decades that it
+// needs are in its topology. Wheels that share a Load judge together whether
+// the broker is busy; nil gives the wheel one of its own.
+func NewWheel(names Names, longest time.Duration, precision Precision, load *Load) *Wheel {
+	if load == nil {
+		load = new(Load)
+	}
+	longest = min(max(longest, Shortest), Longest)
+	return &Wheel{names: names, longest: longest, precision: precision, load: load}
+}
+
+// Name is "wheel".
+func (w *Wheel) Name() string { return "wheel" }
+
+// Hold rounds the delay to the wheel's digits and says in which slots they
+// wait.
+func (w *Wheel) Hold(r Request) Hold {
+	busy := w.load.tick()
+	unit := decade(clamp(r.Delay, w.longest)) // of the first digit
+	if w.keepsTwo(r, busy) && unit > Shortest {
+		unit /= 10
+	}
+	return w.place(round(clamp(r.Delay, w.longest), unit, r), r.Avoid)
+}
+
+// keepsTwo: a second digit costs a second hop, and the broker's dead-letter
+// workers are what gives way first under load. A crowd with jitter is spread by
+// its own arrival, so one digit serves it then. A delay that was promised keeps
+// both: rounding 11 s up to one digit would make it 20.
+func (w *Wheel) keepsTwo(r Request, busy bool) bool {
+	switch w.precision {
+	case One:
+		return false
+	case Two:
+		return true
+	default:
+		return r.Exact || !busy
+	}
+}
+
+// place splits a rounded delay into its two digits.
+func (w *Wheel) place(d time.Duration, avoid string) Hold {
+	unit := decade(d)
+	first, second := d/unit*unit, d%unit
+	h := Hold{Exchange: w.names.Slot(first), Delay: d}
+	if h.Exchange == avoid {
+		// The next slot up: later than asked for, never earlier.
+		if first < Longest {
+			return w.place(first+unit, "")
+		}
+		return w.place(first-unit, "")
+	}
+	if second > 0 {
+		h.Then = w.names.Slot(second)
+	}
+	return h
+}
+
+func clamp(d, longest time.Duration) time.Duration { return min(max(d, Shortest), longest) }
+
+// round brings d to a multiple of unit: up if it must not be early, else up or
+// down at random with the odds that keep the mean, within the bounds.
+func round(d, unit time.Duration, r Request) time.Duration {
+	down := d / unit * unit
+	if down == d {
+		return d
+	}
+	up := down + unit
+	if up > Longest {
+		return down
+	}
+	if r.Exact || down < r.Min || down < Shortest {
+		return up
+	}
+	if r.Max > 0 && up > r.Max {
+		return down
+	}
+	// Random × unit ÷ 2^64 is uniform below unit.
+	if draw, _ := bits.Mul64(r.Random, uint64(unit)); time.Duration(draw) < d-down {
+		return up
+	}
+	return down
+}
+
+// Slots lists every slot of the decades that the wheel needs.
+func (w *Wheel) Slots() []time.Duration {
+	var slots []time.Duration
+	for u := Shortest; u <= w.topDecade(); u *= 10 {
+		for d := time.Duration(1); d <= 9; d++ {
+			slots = append(slots, d*u)
+		}
+	}
+	return slots
+}
+
+// topDecade is where the longest delay can land: rounding may carry it into
+// the next decade, 9.96 s into 10s.
+func (w *Wheel) topDecade() time.Duration {
+	return decade(round(w.longest, decade(w.longest), Request{Exact: true}))
+}
+
+// Topology is the slots, and the exchanges between the decades.
+func (w *Wheel) Topology() topology.Topology {
+	var t topology.Topology
+	top := w.topDecade()
+	for u := Shortest; u <= top; u *= 10 {
+		if u > Shortest {
+			t = t.Merge(w.names.thenTopology(u))
+		}
+		for d := time.Duration(1); d <= 9; d++ {
+			t = t.Merge(w.names.slotTopology(d * u))
+			if u < top {
+				t.Bindings = append(t.Bindings, w.names.thenBinding(10*u, d*u))
+			}
+		}
+	}
+	return t
+}
