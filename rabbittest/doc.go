@@ -1,0 +1,2 @@
+// Package rabbittest starts a private, real RabbitMQ broker for a test.
+package rabbittest
