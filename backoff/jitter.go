@@ -93,7 +93,11 @@ func (b bounds) decorrelatedBand(n int64) (least, mean, most time.Duration) {
 	var x [parts]float64 // the delay before: all histories begin at none
 	for range max(1, min(n, maxSteps)) {
 		_, hi = b.decorrelated(hi)
+		last := average
 		average = b.step(&x)
+		if average-last <= average*1e-12 {
+			break // a mean that no longer grows means a distribution that no longer does: each is above the one before
+		}
 	}
 	// Milliseconds and the fraction apart: as nanoseconds, the float64 could round up past the longest Duration.
 	whole, fraction := math.Modf(max(float64(lo), min(average, float64(hi))))
