@@ -1,0 +1,192 @@
+package hopback
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/internal/link"
+)
+
+// Config is how a Client reaches the broker and whom it tells.
+type Config struct {
+	// URL is the broker's AMQP URL, amqp:// or amqps://. FailoverURLs are other
+	// nodes of the same cluster, tried in turn when a connection fails.
+	URL          string
+	FailoverURLs []string
+
+	// TLS is used for amqps URLs; nil takes what the URL's parameters say.
+	TLS *tls.Config
+
+	// Prefix begins the name of every exchange and queue of ours. Empty means
+	// "hop".
+	Prefix string
+
+	// Name is how the broker shows the connections. Empty means the program's
+	// name.
+	Name string
+
+	// Logger gets what people should know: lost connections, refused
+	// hand-offs, parked crash loops. nil means slog.Default().
+	Logger *slog.Logger
+
+	// Observer is told of every message. nil means nobody is.
+	Observer Observer
+
+	// Heartbeat of the connections. 0 means 10 s.
+	Heartbeat time.Duration
+
+	// ConfirmTimeout is how long a publish may stay unconfirmed before the
+	// connection is given up. 0 means 20 s.
+	ConfirmTimeout time.Duration
+
+	// SkipDeclare leaves the topology to `hopback apply`, for accounts without
+	// the configure permission.
+	SkipDeclare bool
+}
+
+// WithDefaults returns the configuration with every zero field replaced by its
+// default.
+func (c Config) WithDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if c.Name == "" {
+		c.Name = filepath.Base(os.Args[0])
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Observer == nil {
+		c.Observer = NopObserver{}
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = 10 * time.Second
+	}
+	if c.ConfirmTimeout == 0 {
+		c.ConfirmTimeout = 20 * time.Second
+	}
+	return c
+}
+
+// Validate reports every setting that cannot work as a *ConfigError. URLs are
+// never repeated in it, since they hold passwords.
+func (c Config) Validate() error {
+	var errs []error
+	for i, u := range append([]string{c.URL}, c.FailoverURLs...) {
+		field := "URL"
+		if i > 0 {
+			field = fmt.Sprintf("FailoverURLs[%d]", i-1)
+		}
+		if err := link.CheckURL(u); err != nil {
+			errs = append(errs, &ConfigError{
+				Field: field, Value: link.Redact(u),
+				Fix: fmt.Sprintf("use amqp://user:password@host:5672/vhost (%v)", err),
+			})
+		}
+	}
+	if len(c.Prefix) > 100 {
+		errs = append(errs, &ConfigError{Field: "Prefix", Value: c.Prefix, Fix: "use at most 100 bytes"})
+	}
+	if c.ConfirmTimeout < 0 || c.Heartbeat < 0 {
+		errs = append(errs, &ConfigError{Field: "ConfirmTimeout, Heartbeat",
+			Value: fmt.Sprint(c.ConfirmTimeout, ", ", c.Heartbeat), Fix: "use positive durations"})
+	}
+	return errors.Join(errs...)
+}
+
+// Client holds the two connections that its consumers share: one consumes, one
+// publishes. During a memory alarm RabbitMQ stops reading from a connection
+// that has published, so on a single one acknowledgements would wait too.
+type Client struct {
+	cfg  Config
+	load delay.Load
+
+	mu        sync.Mutex
+	consume   *link.Conn
+	publish   *link.Conn
+	publisher *link.Publisher
+	closed    bool
+}
+
+// ErrClosed is returned by a Client or Consumer that was closed.
+var ErrClosed = errors.New("hopback: the client is closed")
+
+// New checks the configuration. It connects when the first consumer runs.
+func New(cfg Config) (*Client, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configure the client: %w", err)
+	}
+	return &Client{cfg: cfg}, nil
+}
+
+// connect opens the connections at first use.
+func (c *Client) connect() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	if c.consume == nil {
+		c.consume = c.open("consume")
+		c.publish = c.open("publish")
+		c.publisher = link.NewPublisher(c.publish, c.cfg.ConfirmTimeout)
+	}
+	return nil
+}
+
+func (c *Client) open(purpose string) *link.Conn {
+	return link.Open(link.Config{
+		URLs: append([]string{c.cfg.URL}, c.cfg.FailoverURLs...), Purpose: purpose, Name: c.cfg.Name,
+		TLS: c.cfg.TLS, Heartbeat: c.cfg.Heartbeat, Logger: c.cfg.Logger,
+		OnReconnect: func(down time.Duration) {
+			c.observe(func(o Observer) { o.Reconnected(Reconnected{Connection: purpose, Down: down}) })
+		},
+		OnBlocked: func(active bool, reason string) {
+			c.cfg.Logger.Warn("the broker changed what it takes", "connection", purpose, "blocked", active, "reason", reason)
+			c.observe(func(o Observer) { o.Blocked(Blocked{Active: active, Reason: reason}) })
+		},
+	})
+}
+
+// Close closes the connections. Stop the consumers first, by ending the
+// context of their Run: what they still hold goes back to its queue. Close
+// returns when ctx ends, even while the broker is blocked.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	consume, publish, publisher, closed := c.consume, c.publish, c.publisher, c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if consume == nil {
+		return nil
+	}
+	var all sync.WaitGroup
+	all.Go(func() { consume.Close(ctx) })
+	all.Go(func() {
+		publisher.Close(ctx)
+		publish.Close(ctx)
+	})
+	all.Wait()
+	return nil
+}
+
+// observe calls the user's observer; its panics are its own.
+func (c *Client) observe(tell func(Observer)) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.cfg.Logger.Error("the observer panicked", "panic", r)
+		}
+	}()
+	tell(c.cfg.Observer)
+}

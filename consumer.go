@@ -1,0 +1,314 @@
+package hopback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/topology"
+)
+
+// ConsumerConfig is one consumer of one work queue.
+type ConsumerConfig struct {
+	Route   Route
+	Handler Handler
+
+	// Concurrency is how many handlers run at once. 0 means 10.
+	Concurrency int
+
+	// Prefetch is how many unsettled messages the broker hands out. More than
+	// Concurrency keeps the handlers busy while hand-offs are confirmed; it is
+	// also the most that one lost connection can deliver twice. 0 means four
+	// times Concurrency, at least 50. Quorum queues allow 2000.
+	Prefetch int
+
+	// AttemptTimeout ends the handler's context; the attempt then counts as
+	// failed when the handler returns an error; one that returns nil after
+	// all has succeeded. 0 means none.
+	AttemptTimeout time.Duration
+
+	// ShutdownTimeout is how long Run waits for running handlers and their
+	// confirms once its context has ended. What is not finished then stays
+	// unacknowledged and is delivered again. 0 means 30 s.
+	ShutdownTimeout time.Duration
+
+	// CrashLimit is how many deliveries without a settlement a message may have
+	// behind it, by the broker's x-delivery-count; one with more is parked as
+	// crash-loop before the handler sees it again. Only quorum queues count.
+	// 0 means 5; negative means never. It must stay below the queue's own
+	// x-delivery-limit, which is 20 by default from RabbitMQ 4.0.
+	CrashLimit int
+}
+
+// WithDefaults returns the configuration with every zero field replaced by its
+// default.
+func (c ConsumerConfig) WithDefaults() ConsumerConfig {
+	c.Route = c.Route.WithDefaults()
+	if c.Concurrency == 0 {
+		c.Concurrency = 10
+	}
+	if c.Prefetch == 0 {
+		c.Prefetch = min(max(4*c.Concurrency, 50), maxPrefetch)
+	}
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = 30 * time.Second
+	}
+	if c.CrashLimit == 0 {
+		c.CrashLimit = 5
+	}
+	return c
+}
+
+// maxPrefetch is what quorum queues allow; the broker closes the channel above.
+const maxPrefetch = 2000
+
+// Validate reports every setting that cannot work.
+func (c ConsumerConfig) Validate() error {
+	c = c.WithDefaults()
+	errs := []error{c.Route.Validate()}
+	check := func(ok bool, field string, value any, fix string) {
+		if !ok {
+			errs = append(errs, &ConfigError{Field: field, Value: fmt.Sprint(value), Fix: fix})
+		}
+	}
+	check(c.Handler != nil, "Handler", "nil", "give a Handler, such as hopback.HandlerFunc(f)")
+	check(c.Concurrency > 0, "Concurrency", c.Concurrency, "use a positive number")
+	check(c.Prefetch > 0 && c.Prefetch <= maxPrefetch, "Prefetch", c.Prefetch, "use 1 to 2000: quorum queues allow no more")
+	check(c.AttemptTimeout >= 0, "AttemptTimeout", c.AttemptTimeout, "use a positive duration, or 0 for none")
+	check(c.ShutdownTimeout > 0, "ShutdownTimeout", c.ShutdownTimeout, "use a positive duration")
+	return errors.Join(errs...)
+}
+
+// Consumer runs a handler on the messages of one work queue. It keeps itself
+// subscribed: over lost connections, over a queue that was deleted and came
+// back, over exchanges and queues of ours that went missing.
+type Consumer struct {
+	client  *Client
+	cfg     ConsumerConfig
+	log     *slog.Logger
+	name    string // in the history of a message: who failed
+	delays  delay.Mechanism
+	needs   topology.Topology
+	backTo  topology.Binding // the way back to the work queue
+	running atomic.Bool
+
+	jobs     chan job
+	inFlight inFlight
+	repairs  repairs
+
+	mu    sync.Mutex
+	state error // nil while subscribed
+}
+
+// ErrShutdownTimeout is returned by Run when handlers or confirms were not
+// finished in time. Their messages were left unacknowledged; nothing is lost.
+var ErrShutdownTimeout = errors.New("hopback: shut down before all was finished")
+
+var (
+	errNotRunning = errors.New("not running")
+	errStarting   = errors.New("starting")
+	errStopping   = errors.New("shutting down")
+)
+
+// NewConsumer checks the configuration. Nothing is declared before Run.
+func (c *Client) NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configure the consumer of %q: %w", cfg.Route.Queue, err)
+	}
+	needs, err := Topology(c.cfg.Prefix, cfg.Route)
+	if err != nil {
+		return nil, fmt.Errorf("configure the consumer of %q: %w", cfg.Route.Queue, err)
+	}
+	host, _ := os.Hostname()
+	return &Consumer{
+		client: c, cfg: cfg, needs: needs,
+		log:    c.cfg.Logger.With("queue", cfg.Route.Queue),
+		name:   fmt.Sprintf("%s@%s", c.cfg.Name, host),
+		delays: cfg.Route.mechanism(c.cfg.Prefix, &c.load),
+		backTo: returnBinding(c.cfg.Prefix, cfg.Route.Queue),
+		jobs:   make(chan job),
+		state:  errNotRunning,
+	}, nil
+}
+
+// Ready reports whether the consumer is subscribed to its queue right now.
+func (c *Consumer) Ready() bool { return c.Healthy() == nil }
+
+// Healthy is nil while the consumer is subscribed, and otherwise says why it is
+// not.
+func (c *Consumer) Healthy() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+func (c *Consumer) setState(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = err
+}
+
+// Run consumes until ctx ends, then finishes what is running and returns nil.
+//
+// What cannot work from the start is returned at once: a refused password, a
+// missing work queue, a slot that somebody declared with other arguments
+// (topology.ErrMismatch), a missing permission (topology.ErrAccess). An
+// unreachable broker is waited for. Once it has been subscribed, Run ends for
+// ctx alone and comes back from everything else.
+func (c *Consumer) Run(ctx context.Context) error {
+	if !c.running.CompareAndSwap(false, true) {
+		return errors.New("run the consumer: it is running already")
+	}
+	defer c.running.Store(false)
+	defer c.setState(errNotRunning)
+	c.setState(errStarting)
+	if err := c.client.connect(); err != nil {
+		return fmt.Errorf("run the consumer: %w", err)
+	}
+
+	// Handlers outlive ctx, by as much as the shutdown allows.
+	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(errStopping)
+	workers := c.startWorkers(work)
+
+	last, err := c.consume(ctx)
+	if last == nil {
+		workers.stop()
+		return err
+	}
+	return c.shutdown(last, workers, giveUp)
+}
+
+// consume goes from one subscription to the next until ctx ends, and returns
+// the last. Before the first it returns errors instead of trying again.
+func (c *Consumer) consume(ctx context.Context) (*subscription, error) {
+	first := true
+	for try := int64(1); ; try++ {
+		sub, err := c.subscribe(ctx)
+		if err == nil {
+			c.setState(nil)
+			if !first {
+				c.log.Info("subscribed again")
+			}
+			first, try = false, 0
+			err = c.feed(ctx, sub)
+			if ctx.Err() != nil {
+				return sub, nil
+			}
+			sub.end()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return c.nothing(), nil
+		case first && cannotWork(err):
+			return nil, err
+		}
+		c.setState(err)
+		wait := resubscribe.Delay(max(try, 1), 0, random())
+		c.log.Warn("not subscribed", "error", err, "next_in", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return c.nothing(), nil
+		}
+	}
+}
+
+// cannotWork tells the errors that waiting does not mend from those of a broker
+// that is just away.
+func cannotWork(err error) bool {
+	if errors.Is(err, ErrClosed) || errors.Is(err, topology.ErrMismatch) ||
+		errors.Is(err, topology.ErrAccess) || errors.Is(err, topology.ErrMissing) {
+		return true
+	}
+	var e *amqp.Error
+	return errors.As(err, &e) && slices.Contains([]int{
+		amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed, amqp.NotAllowed,
+	}, e.Code)
+}
+
+// feed hands deliveries to the workers until the subscription or ctx ends.
+func (c *Consumer) feed(ctx context.Context, sub *subscription) error {
+	for {
+		if err := c.waitWhileBlocked(ctx, sub); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case d, ok := <-sub.deliveries:
+			if !ok {
+				return sub.why()
+			}
+			c.begin(sub)
+			select {
+			case c.jobs <- job{sub, d}:
+			case <-sub.done:
+				c.finish(sub)
+				return sub.why()
+			case <-ctx.Done():
+				c.finish(sub)
+				return nil
+			}
+		}
+	}
+}
+
+// begin and finish bracket a message's time in this process.
+func (c *Consumer) begin(sub *subscription) {
+	c.inFlight.add()
+	sub.inFlight.add()
+}
+
+func (c *Consumer) finish(sub *subscription) {
+	c.inFlight.remove()
+	sub.inFlight.remove()
+}
+
+// waitWhileBlocked takes no new work while its failures could not be handed
+// off.
+func (c *Consumer) waitWhileBlocked(ctx context.Context, sub *subscription) error {
+	for {
+		blocked, changed := c.client.publish.Blocked()
+		if !blocked {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-sub.stopped:
+			return nil // feed sees it too
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// shutdown finishes what is running: handlers, then confirms, then
+// acknowledgements, then the channel.
+func (c *Consumer) shutdown(sub *subscription, workers *workers, giveUp context.CancelCauseFunc) error {
+	c.setState(errStopping)
+	deadline, cancel := context.WithTimeout(context.Background(), c.cfg.ShutdownTimeout)
+	defer cancel()
+	sub.cancel(deadline)
+	finished := c.inFlight.wait(deadline)
+	if !finished {
+		giveUp(errStopping)
+		sub.abandon()
+	}
+	sub.close(deadline)
+	workers.stop()
+	if !finished {
+		return fmt.Errorf("%w: %d messages stay unacknowledged", ErrShutdownTimeout, c.inFlight.count())
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package hopback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/backoff"
+	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/internal/link"
+)
+
+// handoff takes one failed message from its work queue to a slot or to its
+// parking queue. The source is acknowledged only when the broker has confirmed
+// the successor and did not return it; until then it stays unsettled, and every
+// other outcome tries again. It holds no worker while it waits.
+type handoff struct {
+	c           *Consumer
+	sub         *subscription
+	tag         uint64
+	source      amqp.Publishing
+	record      attempt.Record
+	redelivered bool
+	took        time.Duration
+
+	request  delay.Request // where it shall wait; unused when parked
+	exchange string
+	key      string
+	msg      amqp.Publishing
+	tries    int64
+	told     func(Observer) // what to tell once it is safe
+}
+
+func (h *handoff) event() Event {
+	return Event{
+		Queue: h.c.cfg.Route.Queue, MessageID: h.source.MessageId,
+		RetryID: h.record.ID, Attempt: int(h.record.Count) + 1,
+	}
+}
+
+// fail decides what a failure means for the message.
+func (c *Consumer) fail(h *handoff, err error) {
+	policy := &c.cfg.Route.Policy
+	v := c.judge(err)
+	if v.kind == discard {
+		c.log.Warn("discarded a message", "retry", h.record.Count, "message_id", h.source.MessageId, "error", err)
+		h.ack()
+		c.client.observe(func(o Observer) { o.Discarded(Discarded{Event: h.event(), Err: err}) })
+		return
+	}
+	now := time.Now()
+	switch {
+	case v.kind == park:
+		h.park(attempt.ReasonPermanent, err)
+		return
+	case v.kind != snooze && h.record.Count >= policy.retries():
+		h.park(attempt.ReasonExhausted, err)
+		return
+	}
+	h.request = c.request(v, h.record)
+	due := now.Add(h.request.Delay)
+	if first := h.record.FirstFailedAt; policy.MaxAge != Unlimited && !first.IsZero() && due.Sub(first) > policy.MaxAge {
+		h.park(attempt.ReasonExpired, err)
+		return
+	}
+	if h.record.Expired(due) {
+		// It could not be handled in time any more: the person who looks into
+		// the parking queue may as well know now.
+		h.park(attempt.ReasonExpired, err)
+		return
+	}
+	h.retry(v, err, now)
+}
+
+// judge reads the verdict of an error whose methods are the user's code.
+func (c *Consumer) judge(err error) (v verdict) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.log.Error("an error's own methods panicked; the message is retried", "panic", r)
+			v = verdict{kind: retry}
+		}
+	}()
+	return judge(err, &c.cfg.Route.Policy)
+}
+
+// request is the delay that a verdict asks of the mechanism.
+func (c *Consumer) request(v verdict, rec attempt.Record) delay.Request {
+	policy := &c.cfg.Route.Policy
+	r := delay.Request{Random: random(), Min: policy.MinDelay, Max: policy.Max}
+	if v.kind == retryAfter || v.kind == snooze {
+		r.Delay, r.Exact = min(max(v.after, policy.MinDelay), policy.MaxRetryAfter), true
+		return r
+	}
+	r.Delay = policy.Delay(int64(rec.Count)+1, rec.Delay, random())
+	r.Exact = policy.Jitter == backoff.None
+	return r
+}
+
+// retry sends the message into a slot.
+func (h *handoff) retry(v verdict, err error, now time.Time) {
+	hold := h.c.delays.Hold(h.request)
+	f := attempt.Failure{At: now, Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
+	policy := h.c.cfg.Route.Policy.Name
+	before := h.event()
+	reason := ReasonError
+	switch v.kind {
+	case snooze:
+		reason = ReasonSnooze
+		h.record = h.record.Snooze(f, hold.Delay, now.Add(hold.Delay), policy)
+	case retryAfter:
+		reason = ReasonRetryAfter
+		fallthrough
+	default:
+		h.record = h.record.Retry(f, hold.Delay, now.Add(hold.Delay), policy)
+	}
+	before.RetryID = h.record.ID
+	h.told = func(o Observer) {
+		o.Retried(Retried{Event: before, Reason: reason, Delay: h.record.Delay, Err: err, Took: h.took})
+	}
+	h.into(hold)
+	h.send()
+}
+
+// into addresses the successor to a slot.
+func (h *handoff) into(hold delay.Hold) {
+	h.record.Then = hold.Then
+	if hold.Delay != h.record.Delay {
+		h.record.DueAt = h.record.DueAt.Add(hold.Delay - h.record.Delay)
+		h.record.Delay = hold.Delay
+	}
+	h.exchange, h.key = hold.Exchange, h.record.RoutingKey
+	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
+}
+
+// park sends the message to the parking queue.
+func (h *handoff) park(reason string, err error) {
+	f := attempt.Failure{At: time.Now(), Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
+	h.record = h.record.Park(f, reason)
+	event := h.event()
+	if reason == attempt.ReasonCrashLoop || reason == attempt.ReasonBadCounter {
+		h.c.log.Error("parked a message that no handler saw", "reason", reason, "message_id", h.source.MessageId, "error", err)
+	}
+	h.told = func(o Observer) { o.Parked(Parked{Event: event, Reason: reason, Err: err}) }
+	h.request = delay.Request{}
+	h.exchange, h.key = h.c.client.cfg.Prefix+".error", h.c.cfg.Route.Queue
+	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
+	h.send()
+}
+
+func (h *handoff) send() {
+	h.c.client.publisher.Publish(&link.Publication{
+		Exchange: h.exchange, Key: h.key, Msg: h.msg,
+		Stale: func() bool { return !h.sub.live() },
+		Done:  h.sent,
+	})
+}
+
+// sent learns what became of the publish. It runs on the publisher's
+// goroutine.
+func (h *handoff) sent(err error) {
+	if err == nil {
+		h.ack()
+		h.c.client.observe(h.told)
+		return
+	}
+	if errors.Is(err, link.ErrStale) || !h.sub.live() {
+		h.drop() // the broker delivers it again
+		return
+	}
+	h.tries++
+	wait := time.Duration(0)
+	if h.tries > 1 || errors.Is(err, link.ErrNacked) || errors.Is(err, link.ErrEncode) {
+		wait = retryPublish.Delay(h.tries, 0, random())
+	}
+	h.c.log.Warn("a hand-off was not confirmed; the message stays on its queue and is handed off again",
+		"retry", h.record.Count, "message_id", h.source.MessageId, "exchange", h.exchange, "try", h.tries, "next_in", wait, "error", err)
+	// Never at once on this goroutine: it reads the confirms of all others.
+	time.AfterFunc(wait, func() { h.again(err) })
+}
+
+// retryPublish is how long a hand-off waits before it is tried again.
+var retryPublish = backoff.Schedule{
+	Base: time.Second, Max: 30 * time.Second, MinDelay: time.Second, Jitter: backoff.Equal,
+}.WithDefaults()
+
+func (h *handoff) again(err error) {
+	if !h.sub.live() {
+		h.drop()
+		return
+	}
+	switch {
+	case errors.Is(err, link.ErrNacked) && h.record.Reason == "":
+		// A slot can be without a leader while its neighbours are well.
+		h.request.Avoid = h.exchange
+		h.into(h.c.delays.Hold(h.request))
+		h.request.Avoid = ""
+	case errors.Is(err, link.ErrReturned), errors.Is(err, link.ErrUnknown):
+		h.c.repair()
+	}
+	h.send()
+}
+
+// ack settles the source. After the end of its channel there is nothing to
+// settle: the broker has the message back.
+func (h *handoff) ack() {
+	if h.sub.live() {
+		h.sub.acks.Ack(h.tag)
+	}
+	h.c.finish(h.sub)
+}
+
+// drop leaves the source unsettled.
+func (h *handoff) drop() { h.c.finish(h.sub) }
+
+// repairs allows one repair of the topology at a time, and one a second.
+type repairs struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// repair declares what is missing of ours, after a publish found no queue or
+// no exchange: somebody may have deleted it.
+func (c *Consumer) repair() {
+	c.repairs.mu.Lock()
+	defer c.repairs.mu.Unlock()
+	if time.Since(c.repairs.last) < time.Second {
+		return
+	}
+	defer func() { c.repairs.last = time.Now() }()
+	ctx, cancel := context.WithTimeout(context.Background(), topologyTimeout)
+	defer cancel()
+	session, err := c.client.publish.Session(ctx)
+	if err == nil {
+		err = c.applyTopology(ctx, session)
+	}
+	if err != nil {
+		c.log.Error("cannot repair the topology", "error", err)
+	}
+}
+
+// message is an error's text; its method is the user's code.
+func message(err error) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("(the error's own text panicked: %v)", r)
+		}
+	}()
+	return err.Error()
+}

@@ -1,0 +1,125 @@
+package link
+
+import (
+	"slices"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Acks acknowledges the deliveries of one channel. Tags that became ready
+// together go out as runs: one frame acknowledges all that are ready from the
+// oldest on, where a frame each would cost a write and, on a quorum queue, a
+// log entry each. Nothing waits for a run to grow.
+//
+// It belongs to one channel for good. A tag means nothing on another channel,
+// or the wrong message.
+type Acks struct {
+	ack   func(tag uint64, multiple bool) error
+	done  <-chan struct{}
+	ended chan struct{}
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	ready   []uint64
+	closing bool
+
+	// Of the goroutine alone.
+	low     uint64              // every tag up to here is acknowledged
+	settled map[uint64]struct{} // acknowledged above low
+}
+
+// NewAcks acknowledges on ch until done is closed or Close is called.
+func NewAcks(ch *amqp.Channel, done <-chan struct{}) *Acks {
+	return newAcks(ch.Ack, done)
+}
+
+func newAcks(ack func(uint64, bool) error, done <-chan struct{}) *Acks {
+	a := &Acks{
+		ack: ack, done: done, ended: make(chan struct{}),
+		wake: make(chan struct{}, 1), settled: map[uint64]struct{}{},
+	}
+	go a.run()
+	return a
+}
+
+// Ack acknowledges a delivery soon. Each tag may be given once.
+func (a *Acks) Ack(tag uint64) {
+	a.mu.Lock()
+	a.ready = append(a.ready, tag)
+	a.mu.Unlock()
+	a.poke()
+}
+
+// Close sends what is ready and returns when it is written.
+func (a *Acks) Close() {
+	a.mu.Lock()
+	a.closing = true
+	a.mu.Unlock()
+	a.poke()
+	<-a.ended
+}
+
+func (a *Acks) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (a *Acks) run() {
+	defer close(a.ended)
+	var batch []uint64
+	for {
+		select {
+		case <-a.done:
+			return
+		case <-a.wake:
+		}
+		a.mu.Lock()
+		batch, a.ready = a.ready, batch[:0]
+		closing := a.closing
+		a.mu.Unlock()
+		if a.send(batch) != nil || closing {
+			return
+		}
+	}
+}
+
+// send acknowledges the run that begins at the oldest open delivery with one
+// frame, and the rest one by one: they must not wait for a slow handler in
+// front of them.
+func (a *Acks) send(batch []uint64) error {
+	slices.Sort(batch)
+	run := uint64(0) // the last tag of the run that is in this batch
+	for _, tag := range batch {
+		a.settled[tag] = struct{}{}
+	}
+	for {
+		if _, ok := a.settled[a.low+1]; !ok {
+			break
+		}
+		a.low++
+		delete(a.settled, a.low)
+	}
+	for _, tag := range batch {
+		if tag <= a.low {
+			// A tag that went out before must not be named again: the broker
+			// would close the channel. One of this batch is still open.
+			run = tag
+		}
+	}
+	if run > 0 {
+		if err := a.ack(run, true); err != nil {
+			return err
+		}
+	}
+	for _, tag := range batch {
+		if tag > run {
+			if err := a.ack(tag, false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,344 @@
+// Package link keeps AMQP connections and channels alive and says honestly what
+// became of each publish.
+//
+// amqp091-go can recover connections by itself. That is left off: after its
+// recovery a late acknowledgement is sent on the new channel, where its tag
+// belongs to another message, which is then lost (measured with 1.16.0). Here
+// every loss starts a new generation, and what belongs to an older one is
+// dropped.
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/backoff"
+)
+
+// Config is how to reach the broker.
+type Config struct {
+	URLs      []string // tried in turn
+	Purpose   string   // "consume" or "publish"
+	Name      string   // as the broker shows it
+	TLS       *tls.Config
+	Heartbeat time.Duration
+	Logger    *slog.Logger
+
+	// Told from the connection's own goroutine; must not block.
+	OnReconnect func(down time.Duration)
+	OnBlocked   func(active bool, reason string)
+}
+
+// ErrClosed is returned once the connection was closed by us.
+var ErrClosed = errors.New("connection closed by this client")
+
+// redial is how long to wait before connection attempt n: soon at first, never
+// in step with other clients, for ever.
+var redial = backoff.Schedule{
+	Base: 100 * time.Millisecond, Max: 15 * time.Second, MinDelay: 50 * time.Millisecond, Jitter: backoff.Equal,
+}.WithDefaults()
+
+const dialTimeout = 10 * time.Second
+
+// Session is one connection's life. It ends for good when the connection does.
+type Session struct {
+	*amqp.Connection
+	done chan struct{}
+	raw  net.Conn
+	err  error // why it ended; read after done
+}
+
+// Done is closed when the session has ended.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Conn keeps one connection open, dialling again for ever.
+type Conn struct {
+	cfg    Config
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu        sync.Mutex
+	session   *Session      // nil while down
+	changed   chan struct{} // closed and replaced at every change
+	err       error         // why it is down
+	connected bool          // was ever up
+	blocked   bool
+	resumed   time.Time // when the last block ended
+}
+
+// Open starts to connect and returns at once.
+func Open(cfg Config) *Conn {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Conn{cfg: cfg, cancel: cancel, ended: make(chan struct{}), changed: make(chan struct{})}
+	go c.run(ctx)
+	return c
+}
+
+// Session waits for the connection to be up. Before it was ever up, an error
+// that waiting does not mend is returned instead: a refused password, an
+// unknown virtual host.
+func (c *Conn) Session(ctx context.Context) (*Session, error) {
+	for {
+		c.mu.Lock()
+		s, err, connected, changed := c.session, c.err, c.connected, c.changed
+		c.mu.Unlock()
+		if s != nil {
+			return s, nil
+		}
+		if errors.Is(err, ErrClosed) || (!connected && refused(err)) {
+			return nil, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if err != nil {
+				return nil, fmt.Errorf("connect to the broker: %w (last error: %w)", context.Cause(ctx), err)
+			}
+			return nil, fmt.Errorf("connect to the broker: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// Err is why the connection is down; nil while it is up.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session != nil {
+		return nil
+	}
+	if c.err != nil {
+		return c.err
+	}
+	return errors.New("not connected yet")
+}
+
+// Blocked reports whether the broker refuses publishes because of an alarm; the
+// channel is closed at the next change.
+func (c *Conn) Blocked() (bool, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.blocked, c.changed
+}
+
+// flowing is since when publishes could be confirmed: the later of since and
+// the end of the last block; false while blocked.
+func (c *Conn) flowing(since time.Time) (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.resumed.After(since) {
+		since = c.resumed
+	}
+	return since, !c.blocked
+}
+
+// Drop ends a session that no longer answers, without the closing handshake,
+// so that the next one is dialled, on the next node where there are several.
+func (c *Conn) Drop(s *Session, why error) {
+	c.cfg.Logger.Warn("dropping a connection that does not answer", "connection", c.cfg.Purpose, "error", why)
+	s.Cut()
+}
+
+// Cut ends the session without a handshake. It closes the socket first: a plain close would wait for the lock that a
+// blocked write holds.
+func (s *Session) Cut() {
+	s.raw.Close()
+	go s.Connection.CloseDeadline(time.Now()) //nolint:errcheck // the socket is gone
+}
+
+// Close says goodbye to the broker, within the context, and stops dialling.
+func (c *Conn) Close(ctx context.Context) {
+	c.cancel()
+	c.mu.Lock()
+	s := c.session
+	c.mu.Unlock()
+	if s != nil {
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			deadline, ok := ctx.Deadline()
+			if !ok {
+				deadline = time.Now().Add(dialTimeout)
+			}
+			s.Connection.CloseDeadline(deadline) //nolint:errcheck // nothing is left to lose: all is settled or stays unsettled
+		}()
+		select {
+		case <-closed:
+		case <-ctx.Done():
+			s.raw.Close()
+			<-closed
+		}
+	}
+	<-c.ended
+}
+
+func (c *Conn) run(ctx context.Context) {
+	defer close(c.ended)
+	defer c.down(nil, ErrClosed)
+	var lost time.Time // when the last session ended
+	node := 0          // moves on at every loss, so that a node that went bad is left
+	for try := int64(1); ctx.Err() == nil; try++ {
+		s, err := c.dial(ctx, c.cfg.URLs[node%len(c.cfg.URLs)])
+		if err != nil {
+			node++
+			c.down(nil, err)
+			wait := redial.Delay(try, 0, backoff.Random())
+			c.cfg.Logger.Warn("cannot connect to the broker", "connection", c.cfg.Purpose, "try", try, "next_in", wait, "error", err)
+			sleep(ctx, wait)
+			continue
+		}
+		c.up(s)
+		if !lost.IsZero() {
+			c.cfg.Logger.Info("connected to the broker again", "connection", c.cfg.Purpose, "down", time.Since(lost))
+			c.cfg.OnReconnect(time.Since(lost))
+		}
+		c.watch(s)
+		lost = time.Now()
+		node++
+		c.down(s, s.err)
+		if ctx.Err() == nil {
+			c.cfg.Logger.Warn("lost the connection to the broker", "connection", c.cfg.Purpose, "error", s.err)
+			// A broker that accepts and closes at once must not be hammered.
+			sleep(ctx, redial.Delay(1, 0, backoff.Random()))
+		}
+		try = 0
+	}
+}
+
+// watch follows a session to its end.
+func (c *Conn) watch(s *Session) {
+	closed := s.NotifyClose(make(chan *amqp.Error, 1))
+	blocked := s.NotifyBlocked(make(chan amqp.Blocking, 8))
+	for {
+		select {
+		case b, ok := <-blocked:
+			if !ok {
+				blocked = nil
+				continue
+			}
+			c.block(b.Active)
+			c.cfg.OnBlocked(b.Active, b.Reason)
+		case err := <-closed:
+			if err != nil {
+				s.err = fmt.Errorf("connection to the broker: %w", err)
+			} else {
+				s.err = ErrClosed
+			}
+			close(s.done)
+			return
+		}
+	}
+}
+
+func (c *Conn) up(s *Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.err, c.connected = s, nil, true
+	c.notify()
+}
+
+func (c *Conn) down(s *Session, err error) {
+	c.mu.Lock()
+	unblocked := s != nil && c.blocked
+	if unblocked {
+		c.blocked, c.resumed = false, time.Now()
+	}
+	c.session, c.err = nil, err
+	c.notify()
+	c.mu.Unlock()
+	if unblocked {
+		c.cfg.OnBlocked(false, "")
+	}
+}
+
+func (c *Conn) block(active bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.blocked = active
+	if !active {
+		c.resumed = time.Now()
+	}
+	c.notify()
+}
+
+func (c *Conn) notify() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
+	s := &Session{done: make(chan struct{})}
+	dialer := net.Dialer{Timeout: dialTimeout}
+	props := amqp.NewConnectionProperties()
+	props.SetClientConnectionName(c.cfg.Name + " (" + c.cfg.Purpose + ")")
+	conn, err := amqp.DialConfig(rawURL, amqp.Config{
+		// Cloned, because amqp091-go writes the host's name into it.
+		Heartbeat: c.cfg.Heartbeat, TLSClientConfig: c.cfg.TLS.Clone(), Properties: props,
+		Dial: func(network, addr string) (net.Conn, error) {
+			raw, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			s.raw = raw
+			// Bounds the handshake; amqp091-go lifts it when it is through.
+			return raw, raw.SetDeadline(time.Now().Add(dialTimeout))
+		},
+	})
+	if err != nil {
+		if s.raw != nil {
+			s.raw.Close()
+		}
+		return nil, fmt.Errorf("connect to %s: %w", Redact(rawURL), withoutURL(err))
+	}
+	s.Connection = conn
+	return s, nil
+}
+
+// refused tells the errors that no waiting mends.
+func refused(err error) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
+}
+
+// Redact hides the password of a URL.
+func Redact(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return "the broker's URL"
+	}
+	return u.Redacted()
+}
+
+// withoutURL takes the URL, and with it a password, out of a parsing error.
+func withoutURL(err error) error {
+	var e *url.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// CheckURL says what is wrong with an AMQP URL, without repeating it.
+func CheckURL(rawURL string) error {
+	if _, err := amqp.ParseURI(rawURL); err != nil {
+		return withoutURL(err)
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,160 @@
+package hopback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/attempt"
+)
+
+// job is a delivery on its way to a worker.
+type job struct {
+	sub *subscription
+	d   amqp.Delivery
+}
+
+// workers is the bounded pool that runs handlers.
+type workers struct {
+	jobs chan job
+	quit chan struct{}
+	all  sync.WaitGroup
+}
+
+func (c *Consumer) startWorkers(ctx context.Context) *workers {
+	w := &workers{jobs: c.jobs, quit: make(chan struct{})}
+	for range c.cfg.Concurrency {
+		w.all.Add(1)
+		go c.work(ctx, w)
+	}
+	return w
+}
+
+// stop ends the idle workers. One whose handler does not return, although its
+// context ended, cannot be stopped in Go; it ends when the handler does.
+func (w *workers) stop() { close(w.quit) }
+
+func (c *Consumer) work(ctx context.Context, w *workers) {
+	// runtime.Goexit in a handler ends this goroutine: another takes its place.
+	returned := false
+	defer func() {
+		if returned {
+			w.all.Done()
+			return
+		}
+		go c.work(ctx, w)
+	}()
+	for {
+		select {
+		case <-w.quit:
+			returned = true
+			return
+		case j := <-w.jobs:
+			c.process(ctx, j)
+		}
+	}
+}
+
+// process takes one delivery from its record to its settlement or hand-off.
+func (c *Consumer) process(ctx context.Context, j job) {
+	now := time.Now()
+	p := attempt.FromDelivery(&j.d)
+	rec, err := attempt.Read(&p, attempt.Source{
+		Queue: c.cfg.Route.Queue, Exchange: j.d.Exchange, RoutingKey: j.d.RoutingKey, At: now,
+	})
+	h := &handoff{c: c, sub: j.sub, tag: j.d.DeliveryTag, source: p, record: rec, redelivered: j.d.Redelivered}
+	switch crashes := deliveryCount(p.Headers); {
+	case err != nil:
+		h.park(attempt.ReasonBadCounter, err)
+	case c.cfg.CrashLimit >= 0 && crashes > int64(c.cfg.CrashLimit):
+		h.park(attempt.ReasonCrashLoop, fmt.Errorf("delivered %d times without being settled: "+
+			"does the handler kill the process?", crashes))
+	case rec.Expired(now):
+		h.park(attempt.ReasonExpired, fmt.Errorf("its expiration ended %s before this delivery", now.Sub(rec.Deadline).Round(time.Millisecond)))
+	default:
+		c.handle(ctx, h)
+	}
+}
+
+// deliveryCount is how often the broker handed the message out before without
+// its being settled. Classic queues do not count.
+func deliveryCount(h amqp.Table) int64 {
+	n, _ := h["x-delivery-count"].(int64)
+	return n
+}
+
+// handle runs the handler and settles or hands off the message, even when the
+// handler ends its goroutine.
+func (c *Consumer) handle(ctx context.Context, h *handoff) {
+	m := newMessage(&h.source, h.record, c.cfg.Route.Queue, h.redelivered)
+	c.client.observe(func(o Observer) { o.Received(Received{Event: h.event(), Redelivered: h.redelivered}) })
+	start := time.Now()
+	var err error
+	returned := false
+	defer func() {
+		if !returned { // panicked, or called Goexit: then recover gives nil
+			err = &PanicError{Value: recover(), Stack: stack()}
+		}
+		h.took = time.Since(start)
+		c.settle(ctx, h, err)
+	}()
+	if c.cfg.AttemptTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.cfg.AttemptTimeout,
+			fmt.Errorf("attempt took longer than %s: %w", c.cfg.AttemptTimeout, context.DeadlineExceeded))
+		defer cancel()
+	}
+	err = c.cfg.Handler.Handle(ctx, m)
+	returned = true
+}
+
+// settle does what the handler's result asks for.
+func (c *Consumer) settle(ctx context.Context, h *handoff, err error) {
+	if err == nil {
+		h.ack()
+		c.client.observe(func(o Observer) { o.Handled(Handled{Event: h.event(), Took: h.took}) })
+		return
+	}
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errStopping) {
+		// Not a failure of the message: the shutdown ran out of time. It
+		// stays unacknowledged and is delivered again.
+		h.drop()
+		return
+	}
+	c.fail(h, err)
+}
+
+// stack is the stack of a panic, without what leads up to it here.
+func stack() []byte {
+	s := debug.Stack()
+	return s[:min(len(s), 8<<10)]
+}
+
+// inFlight counts the messages between the broker's delivery and their
+// settlement.
+type inFlight struct{ n atomic.Int64 }
+
+func (f *inFlight) add()         { f.n.Add(1) }
+func (f *inFlight) remove()      { f.n.Add(-1) }
+func (f *inFlight) count() int64 { return f.n.Load() }
+
+// wait reports whether all were settled before ctx ended. It is used once, at
+// shutdown, so it looks instead of making every message signal.
+func (f *inFlight) wait(ctx context.Context) bool {
+	for f.count() > 0 {
+		select {
+		case <-ctx.Done():
+			return f.count() == 0
+		case <-time.After(2 * time.Millisecond):
+			runtime.Gosched()
+		}
+	}
+	return true
+}
