@@ -23,6 +23,7 @@ type handoff struct {
 	c           *Consumer
 	sub         *subscription
 	tag         uint64
+	arrivedBy   string // routing key of this delivery
 	source      amqp.Publishing
 	record      attempt.Record
 	redelivered bool
@@ -134,6 +135,9 @@ func (h *handoff) into(hold delay.Hold) {
 		h.record.Delay = hold.Delay
 	}
 	h.exchange, h.key = hold.Exchange, h.record.RoutingKey
+	if h.record.OriginUnknown {
+		h.key = h.arrivedBy
+	}
 	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
 }
 

@@ -69,7 +69,10 @@ func (c *Consumer) process(ctx context.Context, j job) {
 	rec, err := attempt.Read(&p, attempt.Source{
 		Queue: c.cfg.Route.Queue, Exchange: j.d.Exchange, RoutingKey: j.d.RoutingKey, At: now,
 	})
-	h := &handoff{c: c, sub: j.sub, tag: j.d.DeliveryTag, source: p, record: rec, redelivered: j.d.Redelivered}
+	h := &handoff{
+		c: c, sub: j.sub, tag: j.d.DeliveryTag, arrivedBy: j.d.RoutingKey,
+		source: p, record: rec, redelivered: j.d.Redelivered,
+	}
 	switch crashes := deliveryCount(p.Headers); {
 	case err != nil:
 		h.park(attempt.ReasonBadCounter, err)
