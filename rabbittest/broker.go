@@ -265,20 +265,26 @@ func (b *Broker) startLocked(ctx context.Context) error {
 func (b *Broker) start(ctx context.Context) error {
 	ctx, cancel := withDefault(ctx, startTimeout)
 	defer cancel()
+	var logged int64
+	if st, err := b.log.Stat(); err == nil {
+		logged = st.Size()
+	}
 	if err := b.host.start(); err != nil {
 		return fmt.Errorf("starting RabbitMQ %s: %w", b.version, err)
 	}
-	if err := b.waitUntilUp(ctx); err != nil {
+	if err := b.waitUntilUp(ctx, logged); err != nil {
 		kerr := b.host.kill()
 		return fmt.Errorf("starting RabbitMQ %s: %w\n%s", b.version, errors.Join(err, kerr), b.LogTail(4000))
 	}
 	return nil
 }
 
-// waitUntilUp returns when AMQP and, unless left out, the HTTP API answer.
-func (b *Broker) waitUntilUp(ctx context.Context) error {
+// waitUntilUp returns when AMQP and, unless left out, the HTTP API answer, and
+// the boot is over. logged is how long the log was before the start.
+func (b *Broker) waitUntilUp(ctx context.Context, logged int64) error {
 	exited := b.host.exited()
-	for up := false; !up; {
+	var since time.Time // it answers
+	for {
 		select {
 		case <-exited:
 			return errors.New("it ended before it was up")
@@ -286,9 +292,30 @@ func (b *Broker) waitUntilUp(ctx context.Context) error {
 			return fmt.Errorf("waiting for it to be up: %w", ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
-		up = b.answersAMQP(ctx) && (b.o.NoManagement || b.answersHTTP(ctx))
+		if since.IsZero() {
+			if b.answersAMQP(ctx) && (b.o.NoManagement || b.answersHTTP(ctx)) {
+				since = time.Now()
+			}
+			continue
+		}
+		// Clients are let in a moment before the boot is over, and a stop in that
+		// moment is reported as a failed boot (4.3.6). The wait is bounded, since
+		// the words are all there is to go by.
+		if b.logHas(logged, " completed with ") || time.Since(since) > 10*time.Second {
+			return nil
+		}
 	}
-	return nil
+}
+
+// logHas reports whether the broker's output from an offset on holds some words.
+func (b *Broker) logHas(offset int64, words string) bool {
+	f, err := os.Open(b.logFile())
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.NewSectionReader(f, offset, 1<<20))
+	return bytes.Contains(text, []byte(words))
 }
 
 func (b *Broker) answersAMQP(ctx context.Context) bool {
