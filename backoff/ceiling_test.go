@@ -44,11 +44,13 @@ func TestCeiling(t *testing.T) {
 		{"constant", backoff.Schedule{Backoff: backoff.Constant, Base: 15 * sec}, seconds(15, 15, 15)},
 		{"fibonacci", backoff.Schedule{Backoff: backoff.Fibonacci}, seconds(1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 60, 60)},
 		{
-			"list", backoff.Schedule{Backoff: backoff.List, Delays: seconds(10, 60, 600)},
+			"list",
+			backoff.Schedule{Backoff: backoff.List, Delays: seconds(10, 60, 600)},
 			seconds(10, 60, 600, 600, 600),
 		},
 		{
-			"list under an explicit max", backoff.Schedule{Backoff: backoff.List, Delays: seconds(10, 60, 600), Max: 30 * sec},
+			"list under an explicit max",
+			backoff.Schedule{Backoff: backoff.List, Delays: seconds(10, 60, 600), Max: 30 * sec},
 			seconds(10, 30, 30, 30),
 		},
 		{"list that shrinks", backoff.Schedule{Backoff: backoff.List, Delays: seconds(60, 1)}, seconds(60, 1, 1)},
