@@ -6,8 +6,10 @@ package integration
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -28,7 +30,14 @@ import (
 // no assertion about speed: a loaded machine may need most of it.
 const patience = 90 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+func TestMain(m *testing.M) {
+	// Most tests wait for delays: more of them than processors can run. A
+	// -parallel on the command line wins, since flags are parsed later.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(tests{m})
+}
 
 // tests runs the tests and closes the shared broker before goroutines are
 // counted.
@@ -529,13 +538,17 @@ func (r *recorder) of(what string, id ...string) []event {
 	return some
 }
 
-// story lists what became of a message: "received 1, retried 1, received 2,
-// handled 2".
+// story lists what became of a message, attempt by attempt: "received 1,
+// retried 1, received 2, handled 2". The order within an attempt is that of the
+// events. Between attempts it is not, since a short delay can be over before
+// the confirm of the slot is read.
 func (r *recorder) story(id string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var words []string
-	for _, e := range r.list {
+	list := slices.Clone(r.list)
+	slices.SortStableFunc(list, func(a, b event) int { return cmp.Compare(a.Attempt, b.Attempt) })
+	for _, e := range list {
 		if e.MessageID == id {
 			words = append(words, fmt.Sprintf("%s %d", e.What, e.Attempt))
 		}
