@@ -13,6 +13,7 @@ import (
 
 	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
+	"github.com/hopback/hopback/topology"
 )
 
 // Config is how a Client reaches the broker and whom it tells.
@@ -24,6 +25,11 @@ type Config struct {
 
 	// TLS is used for amqps URLs; nil takes what the URL's parameters say.
 	TLS *tls.Config
+
+	// Management, where set, lets consumers see what AMQP does not show: that a
+	// work queue can refuse messages, and so needs slots of its own. Without it
+	// such a route must say Isolate itself.
+	Management *topology.Management
 
 	// Prefix begins the name of every exchange and queue of ours. Empty means
 	// "hop".

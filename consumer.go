@@ -98,7 +98,6 @@ type Consumer struct {
 	name    string // in the history of a message: who failed
 	delays  delay.Mechanism
 	needs   topology.Topology
-	backTo  topology.Binding // the way back to the work queue
 	running atomic.Bool
 
 	jobs     chan job
@@ -125,20 +124,41 @@ func (c *Client) NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure the consumer of %q: %w", cfg.Route.Queue, err)
 	}
-	needs, err := Topology(c.cfg.Prefix, cfg.Route)
-	if err != nil {
-		return nil, fmt.Errorf("configure the consumer of %q: %w", cfg.Route.Queue, err)
-	}
 	host, _ := os.Hostname()
-	return &Consumer{
-		client: c, cfg: cfg, needs: needs,
-		log:    c.cfg.Logger.With("queue", cfg.Route.Queue),
-		name:   fmt.Sprintf("%s@%s", c.cfg.Name, host),
-		delays: cfg.Route.mechanism(c.cfg.Prefix, &c.load),
-		backTo: returnBinding(c.cfg.Prefix, cfg.Route.Queue),
-		jobs:   make(chan job),
-		state:  errNotRunning,
-	}, nil
+	consumer := &Consumer{
+		client: c, cfg: cfg,
+		log:   c.cfg.Logger.With("queue", cfg.Route.Queue),
+		name:  fmt.Sprintf("%s@%s", c.cfg.Name, host),
+		jobs:  make(chan job),
+		state: errNotRunning,
+	}
+	return consumer, consumer.route(cfg.Route)
+}
+
+// route settles on the mechanism of a route and on the topology it needs.
+func (c *Consumer) route(r Route) error {
+	needs, err := Topology(c.client.cfg.Prefix, r)
+	if err != nil {
+		return fmt.Errorf("configure the consumer of %q: %w", r.Queue, err)
+	}
+	c.cfg.Route, c.needs = r, needs
+	c.delays = r.mechanism(c.client.cfg.Prefix, &c.client.load)
+	return nil
+}
+
+// resolve settles what the route left open, and logs what was chosen and why.
+func (c *Consumer) resolve(ctx context.Context) error {
+	routes, decisions, err := Resolve(ctx, c.client.cfg.Management, c.cfg.Route)
+	var unusable *ConfigError
+	if errors.As(err, &unusable) {
+		return err
+	}
+	if err != nil {
+		c.log.Warn("cannot look at the work queue over the management API", "error", err)
+	}
+	d := decisions[0]
+	c.log.Info("chose how to wait", "mechanism", d.Mechanism, "why", d.Why, "isolated", d.Isolated, "isolated_why", d.IsolatedWhy)
+	return c.route(routes[0])
 }
 
 // Ready reports whether the consumer is subscribed to its queue right now.
@@ -173,6 +193,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer c.setState(errNotRunning)
 	c.setState(errStarting)
 	if err := c.client.connect(); err != nil {
+		return fmt.Errorf("run the consumer: %w", err)
+	}
+
+	if err := c.resolve(ctx); err != nil {
 		return fmt.Errorf("run the consumer: %w", err)
 	}
 
