@@ -132,7 +132,10 @@ func (c *Client) NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		jobs:  make(chan job),
 		state: errNotRunning,
 	}
-	return consumer, consumer.route(cfg.Route)
+	if err := consumer.route(cfg.Route); err != nil {
+		return nil, err
+	}
+	return consumer, nil
 }
 
 // route settles on the mechanism of a route and on the topology it needs.
