@@ -196,11 +196,14 @@ func (c *Conn) run(ctx context.Context) {
 			continue
 		}
 		c.up(s)
+		if ctx.Err() != nil {
+			s.Cut() // Close came meanwhile, and may have seen no session to close
+		}
 		if !lost.IsZero() {
 			c.cfg.Logger.Info("connected to the broker again", "connection", c.cfg.Purpose, "down", time.Since(lost))
 			c.cfg.OnReconnect(time.Since(lost))
 		}
-		c.watch(s)
+		c.watch(ctx, s)
 		lost = time.Now()
 		node++
 		c.down(s, s.err)
@@ -214,7 +217,7 @@ func (c *Conn) run(ctx context.Context) {
 }
 
 // watch follows a session to its end.
-func (c *Conn) watch(s *Session) {
+func (c *Conn) watch(ctx context.Context, s *Session) {
 	closed := s.NotifyClose(make(chan *amqp.Error, 1))
 	blocked := s.NotifyBlocked(make(chan amqp.Blocking, 8))
 	for {
@@ -227,10 +230,13 @@ func (c *Conn) watch(s *Session) {
 			c.block(b.Active)
 			c.cfg.OnBlocked(b.Active, b.Reason)
 		case err := <-closed:
-			if err != nil {
+			switch {
+			case err != nil:
 				s.err = fmt.Errorf("connection to the broker: %w", err)
-			} else {
+			case ctx.Err() != nil:
 				s.err = ErrClosed
+			default: // by Cut: amqp091-go has no error for what we end ourselves
+				s.err = errors.New("connection to the broker: cut, since it did not answer")
 			}
 			close(s.done)
 			return
@@ -279,6 +285,7 @@ func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	props := amqp.NewConnectionProperties()
 	props.SetClientConnectionName(c.cfg.Name + " (" + c.cfg.Purpose + ")")
+	stop := func() bool { return true }
 	conn, err := amqp.DialConfig(rawURL, amqp.Config{
 		// Cloned, because amqp091-go writes the host's name into it.
 		Heartbeat: c.cfg.Heartbeat, TLSClientConfig: c.cfg.TLS.Clone(), Properties: props,
@@ -288,10 +295,12 @@ func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
 				return nil, err
 			}
 			s.raw = raw
+			stop = context.AfterFunc(ctx, func() { raw.Close() }) // a handshake knows no context
 			// Bounds the handshake; amqp091-go lifts it when it is through.
 			return raw, raw.SetDeadline(time.Now().Add(dialTimeout))
 		},
 	})
+	stop()
 	if err != nil {
 		if s.raw != nil {
 			s.raw.Close()

@@ -59,6 +59,7 @@ type Publisher struct {
 	mu      sync.Mutex
 	queue   []*Publication
 	session *Session // of the current generation
+	closed  bool
 }
 
 // NewPublisher publishes over conn. A confirm that takes longer than timeout,
@@ -75,8 +76,15 @@ func NewPublisher(conn *Conn, timeout time.Duration) *Publisher {
 // its way by what they took from the broker.
 func (p *Publisher) Publish(pub *Publication) {
 	p.mu.Lock()
-	p.queue = append(p.queue, pub)
+	closed := p.closed
+	if !closed {
+		p.queue = append(p.queue, pub)
+	}
 	p.mu.Unlock()
+	if closed {
+		pub.Done(ErrStale)
+		return
+	}
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -100,6 +108,9 @@ func (p *Publisher) Close(ctx context.Context) {
 		}
 		<-p.ended
 	}
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	for _, pub := range p.take(nil) {
 		pub.Done(ErrStale)
 	}
@@ -132,6 +143,9 @@ func (p *Publisher) run(ctx context.Context) {
 // generation is one channel's life: it publishes until the channel or ctx ends,
 // and returns when the fate of all it sent is reported.
 func (p *Publisher) generation(ctx context.Context, s *Session) (confirmed bool, err error) {
+	p.mu.Lock()
+	p.session = s // before the first round trip, so that Close can end that too
+	p.mu.Unlock()
 	ch, err := s.Channel()
 	if err != nil {
 		return false, fmt.Errorf("open a channel: %w", err)
@@ -142,15 +156,15 @@ func (p *Publisher) generation(ctx context.Context, s *Session) (confirmed bool,
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	c := &confirmer{
 		p: p, s: s, ch: ch,
-		returns: ch.NotifyReturn(make(chan amqp.Return, inFlight)),
+		// Room for all that can be in flight: those in sent, the one that the
+		// confirmer waits for and the one that the writer holds. A return that
+		// finds none is thrown away by amqp091-go after a while, and its message
+		// would pass for safe.
+		returns: ch.NotifyReturn(make(chan amqp.Return, inFlight+2)),
 		sent:    make(chan sent, inFlight),
 		ended:   make(chan struct{}),
 	}
 	go c.run()
-
-	p.mu.Lock()
-	p.session = s
-	p.mu.Unlock()
 
 	err = p.write(ctx, s, ch, c.sent, closed)
 	close(c.sent)
