@@ -1,5 +1,10 @@
 package attempt
 
+// Version is the version of the contract. New headers do not change it: readers
+// pass over what they do not know. A header whose meaning or type changes does,
+// and then gets a new name, since messages of both versions wait side by side.
+const Version = 1
+
 // Headers of the contract. Every number that we write is an int64 of
 // milliseconds, but for HeaderCount, which is an int32 because consumers in
 // the wild type-assert it.

@@ -97,10 +97,11 @@ type Failure struct {
 // goes up by one and stays at 2147483647 once there; the history gets a line;
 // the first failure gives the message its ID.
 func (r Record) Retry(f Failure, delay time.Duration, due time.Time, policy string) Record {
-	r = r.failed(f).wait(delay, due, policy)
+	r.failed(f)
+	r.wait(delay, due, policy)
 	r.Error = bounded(f.Error, MaxError)
 	r.ErrorType = bounded(f.ErrorType, MaxErrorType)
-	r.history = r.withLine(f)
+	r.addLine(f)
 	if r.Count < math.MaxInt32 {
 		r.Count++
 	}
@@ -113,20 +114,22 @@ func (r Record) Retry(f Failure, delay time.Duration, due time.Time, policy stri
 // ends a message that is snoozed again and again. The last error stays unless
 // f has one.
 func (r Record) Snooze(f Failure, delay time.Duration, due time.Time, policy string) Record {
-	r = r.failed(f).wait(delay, due, policy)
-	return r.lastError(f)
+	r.failed(f)
+	r.wait(delay, due, policy)
+	r.lastError(f)
+	return r
 }
 
 // Park gives the record of a message that goes to the parking queue for the
 // given reason. The count does not change. The history gets a line if f has an
 // error; the last error stays if it has none.
 func (r Record) Park(f Failure, reason string) Record {
-	r = r.failed(f)
+	r.failed(f)
 	r.Delay, r.DueAt = 0, time.Time{}
 	r.Reason = reason
-	r = r.lastError(f)
+	r.lastError(f)
 	if f.Error != "" {
-		r.history = r.withLine(f)
+		r.addLine(f)
 	}
 	return r
 }
@@ -138,8 +141,10 @@ func (r Record) Expired(now time.Time) bool {
 	return !r.Deadline.IsZero() && !now.Before(r.Deadline)
 }
 
-// failed is what every failure has in common.
-func (r Record) failed(f Failure) Record {
+// failed is what every failure has in common. It and the steps below change the
+// copy that Retry, Snooze and Park return: a record is half a kilobyte, so
+// copying it for each step would cost more than the step.
+func (r *Record) failed(f Failure) {
 	at := f.time()
 	r.FailedAt = at
 	if r.FirstFailedAt.IsZero() {
@@ -152,35 +157,32 @@ func (r Record) failed(f Failure) Record {
 		r.Deadline = deadline(r.Expiration, at)
 	}
 	r.Reason, r.Then = "", ""
-	return r
 }
 
-func (r Record) wait(delay time.Duration, due time.Time, policy string) Record {
+func (r *Record) wait(delay time.Duration, due time.Time, policy string) {
 	r.Delay = max(delay, 0).Truncate(time.Millisecond)
 	if due.IsZero() {
 		due = r.FailedAt.Add(r.Delay)
 	}
 	r.DueAt = milli(due)
 	r.Policy = policy
-	return r
 }
 
-func (r Record) lastError(f Failure) Record {
+func (r *Record) lastError(f Failure) {
 	if f.Error != "" {
 		r.Error = bounded(f.Error, MaxError)
 		r.ErrorType = bounded(f.ErrorType, MaxErrorType)
 	}
-	return r
 }
 
-// withLine is the history with the line of the attempt that just failed. It
-// needs Count as it was during the attempt, and Delay as it is now.
-func (r Record) withLine(f Failure) string {
+// addLine gives the history the line of the attempt that just failed. It needs
+// Count as it was during the attempt, and Delay as it is now.
+func (r *Record) addLine(f Failure) {
 	n := r.Count
 	if n < math.MaxInt32 {
 		n++
 	}
-	return appendHistory(r.history, line{
+	r.history = appendHistory(r.history, line{
 		N: n, At: r.FailedAt.UnixMilli(), Delay: r.Delay.Milliseconds(), Error: f.Error, Consumer: f.Consumer,
 	})
 }

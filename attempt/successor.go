@@ -16,7 +16,7 @@ const (
 )
 
 // recordHeaders is room for the headers of a usual record.
-const recordHeaders = 16
+const recordHeaders = 15
 
 // minError is as short as an error is cut before it is dropped altogether.
 const minError = 64
@@ -25,6 +25,9 @@ const minError = 64
 // what RabbitMQ acts upon or counts in, and our own, which are written anew.
 // Headers of other people that begin with x-retry- are not ours, and stay.
 func takenOff(key string) bool {
+	if key == "" || key[0] != 'x' && key[0] != 'C' && key[0] != 'B' {
+		return false
+	}
 	switch key {
 	case headerCC, headerBCC, // would route copies to more queues
 		headerDeath,                            // the broker drops what it takes for a cycle
@@ -63,7 +66,13 @@ func (r Record) Successor(p *amqp.Publishing, headerLimit int) amqp.Publishing {
 	s.DeliveryMode = amqp.Persistent
 	s.Expiration, s.UserId = "", ""
 
-	h := make(amqp.Table, len(p.Headers)+recordHeaders)
+	// A map that is made too large costs more than its entries do, so a record
+	// that is already among the headers is not counted twice.
+	room := len(p.Headers) + recordHeaders
+	if _, ok := p.Headers[HeaderQueue]; ok {
+		room = max(len(p.Headers)+2, recordHeaders)
+	}
+	h := make(amqp.Table, room)
 	size := copyUsers(h, p.Headers)
 	s.Headers = h
 	if headerLimit > 0 {
@@ -121,7 +130,7 @@ func (r Record) Headers() amqp.Table {
 	return h
 }
 
-func (r Record) originalMode() uint8 {
+func (r *Record) originalMode() uint8 {
 	switch r.DeliveryMode {
 	case 0:
 		return amqp.Persistent
@@ -147,7 +156,7 @@ func copyUsers(h, from amqp.Table) int {
 }
 
 // put writes the record. size counts exactly what it writes.
-func (r Record) put(h amqp.Table) {
+func (r *Record) put(h amqp.Table) {
 	h[HeaderCount] = max(r.Count, 0)
 	putText(h, HeaderQueue, r.Queue)
 	putText(h, HeaderID, r.ID)
@@ -235,7 +244,7 @@ func (r Record) fit(budget int) Record {
 // roughly is an upper bound of the bytes that the record takes. 640 is more
 // than all keys, type bytes, lengths and numbers together; a routing key may
 // grow sixfold when JSON escapes it.
-func (r Record) roughly() int {
+func (r *Record) roughly() int {
 	n := 640 + len(r.Queue) + len(r.ID) + len(r.Exchange) + len(r.RoutingKey) + len(r.Policy) +
 		3*len(r.Error) + 3*len(r.ErrorType) + len(r.history) + len(r.Reason) + len(r.Then) +
 		len(r.Expiration) + len(r.UserID)

@@ -24,6 +24,7 @@ import (
 // their format.
 
 type vectors[C any] struct {
+	Version int `json:"version"`
 	About string `json:"about"`
 	Cases []C    `json:"cases"`
 }
@@ -41,6 +42,9 @@ func load[C any](t testing.TB, file string) []C {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&v); err != nil {
 		t.Fatalf("%s: %v", file, err)
+	}
+	if v.Version != attempt.Version {
+		t.Fatalf("%s: version %d of the contract, want %d", file, v.Version, attempt.Version)
 	}
 	if len(v.Cases) == 0 || v.About == "" {
 		t.Fatalf("%s: no cases, or it does not say what it is about", file)
