@@ -104,11 +104,11 @@ func (p Policy) Validate() error {
 		"use at most 1000000: a message that fails for ever belongs in the parking queue")
 	check(p.MaxAge > 0 || p.MaxAge == Unlimited, "max_age", p.MaxAge,
 		"use a positive duration such as 24h")
+	check(p.Max <= delay.Longest, "max", p.Max,
+		fmt.Sprintf("use at most %s, the longest slot", delay.Longest))
 	check(p.MaxRetryAfter >= 0, "max_retry_after", p.MaxRetryAfter,
 		"use a positive duration such as 1h")
 	check(p.MaxRetryAfter <= delay.Longest, "max_retry_after", p.MaxRetryAfter,
-		fmt.Sprintf("use at most %s, the longest slot", delay.Longest))
-	check(p.Max <= delay.Longest, "max", p.Max,
 		fmt.Sprintf("use at most %s, the longest slot", delay.Longest))
 	for i, name := range p.PermanentTypes {
 		check(name != "", fmt.Sprintf("permanent_types[%d]", i), name, "name an error type, such as ValidationError")

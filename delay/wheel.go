@@ -79,10 +79,10 @@ func (w *Wheel) place(d time.Duration, avoid string) Hold {
 	h := Hold{Exchange: w.names.Slot(first), Delay: d}
 	if h.Exchange == avoid {
 		// The next slot up: later than asked for, never earlier.
-		if first < Longest {
+		if first+unit <= w.top() {
 			return w.place(first+unit, "")
 		}
-		return w.place(first-unit, "")
+		return w.place(max(first-unit, Shortest), "")
 	}
 	if second > 0 {
 		h.Then = w.names.Slot(second)
@@ -116,36 +116,33 @@ func round(d, unit time.Duration, r Request) time.Duration {
 	return down
 }
 
-// Slots lists every slot of the decades that the wheel needs.
+// Slots lists every slot up to the longest that the wheel needs.
 func (w *Wheel) Slots() []time.Duration {
 	var slots []time.Duration
-	for u := Shortest; u <= w.topDecade(); u *= 10 {
-		for d := time.Duration(1); d <= 9; d++ {
-			slots = append(slots, d*u)
+	for u := Shortest; u <= w.top(); u *= 10 {
+		for d := u; d < 10*u && d <= w.top(); d += u {
+			slots = append(slots, d)
 		}
 	}
 	return slots
 }
 
-// topDecade is where the longest delay can land: rounding may carry it into
-// the next decade, 9.96 s into 10s.
-func (w *Wheel) topDecade() time.Duration {
-	return decade(round(w.longest, decade(w.longest), Request{Exact: true}))
+// top is the longest slot: where the longest delay lands when it is rounded up
+// to one digit, which may be in the next decade, 9.96 s in 10s.
+func (w *Wheel) top() time.Duration {
+	return round(w.longest, decade(w.longest), Request{Exact: true})
 }
 
 // Topology is the slots, and the exchanges between the decades.
 func (w *Wheel) Topology() topology.Topology {
 	var t topology.Topology
-	top := w.topDecade()
-	for u := Shortest; u <= top; u *= 10 {
-		if u > Shortest {
-			t = t.Merge(w.names.thenTopology(u))
+	for _, d := range w.Slots() {
+		if d > Shortest && d == decade(d) {
+			t = t.Merge(w.names.thenTopology(d))
 		}
-		for d := time.Duration(1); d <= 9; d++ {
-			t = t.Merge(w.names.slotTopology(d * u))
-			if u < top {
-				t.Bindings = append(t.Bindings, w.names.thenBinding(10*u, d*u))
-			}
+		t = t.Merge(w.names.slotTopology(d))
+		if above := 10 * decade(d); above <= w.top() {
+			t.Bindings = append(t.Bindings, w.names.thenBinding(above, d))
 		}
 	}
 	return t
