@@ -102,7 +102,9 @@ func (a *applier) isAbsent(kind, name string) bool {
 }
 
 func (a *applier) exchange(w *worker, e Exchange) error {
-	active := func(ch *amqp.Channel) error { return ch.ExchangeDeclare(e.Name, e.Kind, true, false, false, false, e.Args) }
+	active := func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare(e.Name, e.Kind, true, false, false, false, e.Args)
+	}
 	passive := func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
 	}

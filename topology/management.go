@@ -196,22 +196,26 @@ func (m *Management) queue(ctx context.Context, name string) (q queueState, ok b
 	return q, ok, err
 }
 
-// defaultQueueType is what a queue without x-queue-type becomes.
+// defaultQueueType is what a queue without x-queue-type becomes. From the list,
+// because only administrators may read a single virtual host.
 func (m *Management) defaultQueueType(ctx context.Context) (string, error) {
-	var v struct {
-		Default any `json:"default_queue_type"`
+	type vhost struct {
+		Name    string `json:"name"`
+		Default any    `json:"default_queue_type"`
 	}
-	ok, err := m.one(ctx, "", &v, "vhosts", m.vhost())
-	if err != nil {
-		return "", err
+	found, def := false, classic
+	err := each(ctx, m, "?columns=name,default_queue_type", func(v vhost) {
+		if v.Name == m.vhost() {
+			found = true
+			if s, ok := v.Default.(string); ok && s != "" && s != "undefined" { // "undefined" from 3.10
+				def = s
+			}
+		}
+	}, "vhosts")
+	if err == nil && !found {
+		err = fmt.Errorf("management API: the account sees no vhost %q", m.vhost())
 	}
-	if !ok {
-		return "", fmt.Errorf("management API: vhost %q does not exist", m.vhost())
-	}
-	if s, ok := v.Default.(string); ok && s != "" && s != "undefined" { // 3.10 says "undefined"
-		return s, nil
-	}
-	return classic, nil
+	return def, err
 }
 
 func (m *Management) hasBinding(ctx context.Context, b Binding) (found bool, err error) {

@@ -9,8 +9,9 @@ import (
 
 // What follows reads the broker's words. They are the same on 3.10.8, 4.0.5 and
 // 4.3.6, but for the name of the permission, which 3.10 leaves out. A reply text
-// holds 255 bytes; a longer one is cut at 252 and ends in "...", so any part of
-// it may be missing.
+// holds 255 bytes; a longer one is cut and ends in "...", so any part of it may be
+// missing. (4.x cuts at 255 characters: with long names beyond ASCII the text does
+// not fit, and the broker ends the connection with 541 instead of answering.)
 
 // mismatch reads a 406 such as
 //
