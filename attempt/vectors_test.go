@@ -24,9 +24,9 @@ import (
 // their format.
 
 type vectors[C any] struct {
-	Version int `json:"version"`
-	About string `json:"about"`
-	Cases []C    `json:"cases"`
+	Version int    `json:"version"`
+	About   string `json:"about"`
+	Cases   []C    `json:"cases"`
 }
 
 // load reads a file of vectors and refuses keys that nobody looks at: a
