@@ -50,15 +50,15 @@ func (s *Schedule) exponential(b bounds, n int64) int64 {
 		factor = defaultFactor
 	}
 	if factor == 2 { // the common case, in integers; the loop below gives the same
-		if n > 63 || b.base > b.cap>>(n-1) {
+		if b.base > b.cap>>(n-1) { // shifts of 64 and more give 0
 			return b.cap
 		}
 		return b.base << (n - 1)
 	}
 
 	// Exponentiation by squaring. A naive loop would run n times, and math.Pow is slower and may differ in the last
-	// bit from another language's. factor ≥ 1, so both numbers only grow, and once either is past the cap the
-	// result is: that ends the loop long before anything overflows to infinity twice over.
+	// bit from another language's. factor ≥ 1, so both numbers only grow, and once square is past the cap the
+	// result will be: leaving then halves the time of a late retry.
 	base, limit := float64(b.base), float64(b.cap)
 	power, square := 1.0, factor
 	for e := uint64(n - 1); e > 0; e >>= 1 {

@@ -120,21 +120,26 @@ func TestCeilingAgainstRationals(t *testing.T) {
 		{13, 10, 1},
 		{101, 100, 1},
 	} {
-		factor := big.NewRat(test.num, test.den)
-		f, _ := factor.Float64()
+		f := float64(test.num) / float64(test.den)
+		num, den := big.NewInt(test.num), big.NewInt(test.den)
 		for _, base := range []time.Duration{ms, 7 * ms, sec, 90 * sec} {
 			s := backoff.Schedule{Base: base, Factor: f, Max: 24 * time.Hour}
-			exact := new(big.Rat).SetInt64(base.Milliseconds())
-			limit := big.NewRat(s.Max.Milliseconds(), 1)
-			for n := int64(1); n < 2000 && exact.Cmp(limit) < 0; n++ {
-				// floor(exact + 1/2)
-				half := new(big.Rat).Add(exact, big.NewRat(1, 2))
-				want := min(new(big.Int).Quo(half.Num(), half.Denom()).Int64(), s.Max.Milliseconds())
+			// The ceiling is p/q. Fractions are not reduced, since that would be most of the work.
+			p, q := big.NewInt(base.Milliseconds()), big.NewInt(1)
+			for n, capped := int64(1), false; !capped; n++ {
+				// floor(p/q + 1/2)
+				twice := new(big.Int).Lsh(q, 1)
+				want := new(big.Int).Lsh(p, 1)
+				want.Add(want, q).Quo(want, twice)
+				if limit := big.NewInt(s.Max.Milliseconds()); want.Cmp(limit) >= 0 {
+					want, capped = limit, true
+				}
 				got := s.Ceiling(n).Milliseconds()
-				if d := got - want; d < -test.tolerance || d > test.tolerance {
+				if d := got - want.Int64(); d < -test.tolerance || d > test.tolerance {
 					t.Fatalf("factor %v, base %v, retry %d: %d ms, want %d", f, base, n, got, want)
 				}
-				exact.Mul(exact, factor)
+				p.Mul(p, num)
+				q.Mul(q, den)
 			}
 		}
 	}

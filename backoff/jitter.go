@@ -115,38 +115,36 @@ func (b bounds) step(x *[parts]float64) (mean float64) {
 	lo := float64(b.clip(b.base))
 	var h [parts]float64
 	var slope [parts + 1]float64 // slope[i] = sum over k ≥ i of 1/(h_k-lo), of 256 × F between h_(i-1) and h_i
-	point := 0                   // how many h_i are lo: a point mass
 	for i := parts - 1; i >= 0; i-- {
 		h[i] = max(float64(b.floor), min(3*max(x[i], float64(b.base)), float64(b.cap)))
 		mean += (lo + h[i]) / 2 / parts
-		slope[i] = slope[i+1]
-		if h[i] > lo {
-			slope[i] += 1 / (h[i] - lo)
-		} else {
-			point++
+		slope[i] = slope[i+1] + 1/(h[i]-lo)
+	}
+	if h[0] <= lo { // the floor or the cap leaves one delay, after every delay before: there is nothing to integrate
+		for j := range x {
+			x[j] = lo
 		}
+		return lo
 	}
 
 	v, t := lo, 0.0 // 256 × F(v) = t
-	i := point
+	i := 0
 	for j := range x {
 		end, sum := float64(j+1), 0.0
 		for t < end {
-			switch {
-			case t < float64(point) || i == parts: // the mass at lo, or what rounding left beyond the last corner
+			if i == parts { // what rounding left beyond the last corner
 				sum += v * (end - t)
-				t = end
-			default:
-				corner := float64(i) + (h[i]-lo)*slope[i]
-				if corner <= t {
-					i++
-					continue
-				}
-				next := min(end, corner)
-				to := lo + (next-float64(i))/slope[i]
-				sum += (next - t) * (v + to) / 2
-				v, t = to, next
+				break
 			}
+			corner := float64(i) + (h[i]-lo)*slope[i]
+			if corner <= t {
+				i++
+				continue
+			}
+			next := min(end, corner)
+			to := lo + (next-float64(i))/slope[i]
+			sum += (next - t) * (v + to) / 2
+			v, t = to, next
 		}
 		x[j] = sum
 	}

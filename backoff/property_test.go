@@ -79,7 +79,7 @@ func TestGeneratorIsValid(t *testing.T) {
 // inside what the schedule allows.
 func TestBounds(t *testing.T) {
 	r := rng(6)
-	for i := range 60_000 {
+	for i := range 20_000 {
 		s := wild(r)
 		if i%2 == 0 {
 			s = valid(r)
@@ -88,6 +88,46 @@ func TestBounds(t *testing.T) {
 			pick(r, 0, 1, math.MaxUint64, 1<<63, r.Uint64()))
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// A field that Validate refuses counts as unset, as the doc comment of Schedule says, and so do names that nobody knows.
+func TestRefusedFieldsCountAsUnset(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(-1)
+	for _, test := range []struct{ refused, unset backoff.Schedule }{
+		{backoff.Schedule{Backoff: "x"}, backoff.Schedule{}},
+		{backoff.Schedule{Backoff: backoff.List}, backoff.Schedule{}},
+		{backoff.Schedule{Base: -1}, backoff.Schedule{}},
+		{backoff.Schedule{Base: 1}, backoff.Schedule{Base: ms}},
+		{backoff.Schedule{Factor: 0.99}, backoff.Schedule{}},
+		{backoff.Schedule{Factor: -3}, backoff.Schedule{}},
+		{backoff.Schedule{Factor: nan}, backoff.Schedule{}},
+		{backoff.Schedule{Factor: inf}, backoff.Schedule{}},
+		{backoff.Schedule{Max: -1}, backoff.Schedule{}},
+		{backoff.Schedule{Jitter: "x"}, backoff.Schedule{}},
+		{backoff.Schedule{Jitter: backoff.Proportional, JitterRatio: -1}, backoff.Schedule{Jitter: backoff.Proportional}},
+		{backoff.Schedule{Jitter: backoff.Proportional, JitterRatio: 1.01}, backoff.Schedule{Jitter: backoff.Proportional}},
+		{backoff.Schedule{Jitter: backoff.Proportional, JitterRatio: nan}, backoff.Schedule{Jitter: backoff.Proportional}},
+		{backoff.Schedule{MinDelay: -1}, backoff.Schedule{}},
+		{backoff.Schedule{MinDelay: time.Hour}, backoff.Schedule{MinDelay: 60 * sec}},
+		{backoff.Schedule{Backoff: backoff.List, Delays: seconds(-1, 5)}, backoff.Schedule{Backoff: backoff.List, Delays: []time.Duration{ms, 5 * sec}}},
+	} {
+		if test.refused.Validate() == nil {
+			t.Errorf("%+v is valid", test.refused)
+		}
+		if err := test.unset.Validate(); err != nil {
+			t.Errorf("%+v: %v", test.unset, err)
+		}
+		for _, n := range []int64{1, 2, 3, 5, 70} {
+			if a, b := test.refused.Ceiling(n), test.unset.Ceiling(n); a != b {
+				t.Errorf("%+v, retry %d: ceiling %v, want %v", test.refused, n, a, b)
+			}
+			al, am, ah := test.refused.Band(n)
+			bl, bm, bh := test.unset.Band(n)
+			if al != bl || am != bm || ah != bh {
+				t.Errorf("%+v, retry %d: band %v %v %v, want %v %v %v", test.refused, n, al, am, ah, bl, bm, bh)
+			}
 		}
 	}
 }
