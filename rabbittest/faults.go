@@ -46,7 +46,7 @@ func (b *Broker) MemoryAlarm(ctx context.Context, on bool) error {
 // (CONNECTION_FORCED). It does not keep them from connecting again.
 func (b *Broker) CloseConnections(ctx context.Context) error {
 	if b.o.NoManagement {
-		if _, err := b.Ctl(ctx, "close_all_connections", "closed by rabbittest"); err != nil {
+		if _, err := b.Ctl(ctx, "close_all_connections", "--global", "closed by rabbittest"); err != nil {
 			return fmt.Errorf("closing all connections: %w", err)
 		}
 		return nil
