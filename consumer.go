@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/internal/link"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -44,8 +45,9 @@ type ConsumerConfig struct {
 	// CrashLimit is how many deliveries without a settlement a message may have
 	// behind it, by the broker's x-delivery-count; one with more is parked as
 	// crash-loop before the handler sees it again. Only quorum queues count.
-	// 0 means 5; negative means never. It must stay below the queue's own
-	// x-delivery-limit, which is 20 by default from RabbitMQ 4.0.
+	// 0 means 10; negative means never. Lost connections count too, for whatever
+	// was in work. It must stay below the queue's own x-delivery-limit, which is
+	// 20 by default from RabbitMQ 4.0.
 	CrashLimit int
 }
 
@@ -63,7 +65,7 @@ func (c ConsumerConfig) WithDefaults() ConsumerConfig {
 		c.ShutdownTimeout = 30 * time.Second
 	}
 	if c.CrashLimit == 0 {
-		c.CrashLimit = 5
+		c.CrashLimit = 10
 	}
 	return c
 }
@@ -209,15 +211,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 	workers := c.startWorkers(work)
 
 	last, err := c.consume(ctx)
-	if last == nil {
-		workers.stop()
-		return err
-	}
-	return c.shutdown(last, workers, giveUp)
+	return errors.Join(err, c.shutdown(last, workers, giveUp))
 }
 
 // consume goes from one subscription to the next until ctx ends, and returns
-// the last. Before the first it returns errors instead of trying again.
+// the last. Before the first, it returns an error that waiting does not mend
+// instead of trying again.
 func (c *Consumer) consume(ctx context.Context) (*subscription, error) {
 	first := true
 	for try := int64(1); ; try++ {
@@ -237,8 +236,10 @@ func (c *Consumer) consume(ctx context.Context) (*subscription, error) {
 		switch {
 		case ctx.Err() != nil:
 			return c.nothing(), nil
+		case errors.Is(err, link.ErrClosed):
+			return c.nothing(), ErrClosed // the client was closed before its consumers
 		case first && cannotWork(err):
-			return nil, err
+			return c.nothing(), err
 		}
 		c.setState(err)
 		wait := resubscribe.Delay(max(try, 1), 0, random())

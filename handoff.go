@@ -189,7 +189,7 @@ func (h *handoff) sent(err error) {
 
 // retryPublish is how long a hand-off waits before it is tried again.
 var retryPublish = backoff.Schedule{
-	Base: time.Second, Max: 30 * time.Second, MinDelay: time.Second, Jitter: backoff.Equal,
+	Base: 2 * time.Second, Max: 30 * time.Second, MinDelay: time.Second, Jitter: backoff.Equal,
 }.WithDefaults()
 
 func (h *handoff) again(err error) {
