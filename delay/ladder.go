@@ -36,7 +36,7 @@ func (l *Rungs) Hold(r Request) Hold {
 		at = l.draw(up, r)
 	}
 	if l.names.Slot(l.rungs[at]) == r.Avoid {
-		at = min(at+1, len(l.rungs)-1)
+		at = l.instead(at, r)
 	}
 	return Hold{Exchange: l.names.Slot(l.rungs[at]), Delay: l.rungs[at]}
 }
@@ -54,6 +54,20 @@ func (l *Rungs) draw(up int, r Request) int {
 		return up
 	}
 	return up - 1
+}
+
+// instead is the rung to take in the place of one that refuses, by the same
+// rule as the wheel's.
+func (l *Rungs) instead(at int, r Request) int {
+	there := at+1 < len(l.rungs)
+	mayShorten := !r.Exact && at > 0 && l.rungs[at-1] >= r.Min
+	switch {
+	case there && (!mayShorten || r.Max == 0 || l.rungs[at+1] <= r.Max):
+		return at + 1
+	case mayShorten:
+		return at - 1
+	}
+	return at
 }
 
 // Slots lists the rungs.

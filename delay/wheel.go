@@ -54,7 +54,7 @@ func (w *Wheel) Hold(r Request) Hold {
 	if w.keepsTwo(r, busy) && unit > Shortest {
 		unit /= 10
 	}
-	return w.place(round(clamp(r.Delay, w.longest), unit, r), r.Avoid)
+	return w.place(round(clamp(r.Delay, w.longest), unit, r), r)
 }
 
 // keepsTwo: a second digit costs a second hop, and the broker's dead-letter
@@ -73,21 +73,38 @@ func (w *Wheel) keepsTwo(r Request, busy bool) bool {
 }
 
 // place splits a rounded delay into its two digits.
-func (w *Wheel) place(d time.Duration, avoid string) Hold {
+func (w *Wheel) place(d time.Duration, r Request) Hold {
 	unit := decade(d)
 	first, second := d/unit*unit, d%unit
-	h := Hold{Exchange: w.names.Slot(first), Delay: d}
-	if h.Exchange == avoid {
-		// The next slot up: later than asked for, never earlier.
-		if first+unit <= w.top() {
-			return w.place(first+unit, "")
-		}
-		return w.place(max(first-unit, Shortest), "")
+	if w.names.Slot(first) == r.Avoid {
+		first, second = w.instead(first, r), 0
+		d = first
 	}
+	h := Hold{Exchange: w.names.Slot(first), Delay: d}
 	if second > 0 {
 		h.Then = w.names.Slot(second)
 	}
 	return h
+}
+
+// instead is the slot to take in the place of one that refuses: the next longer
+// one, since later than asked for is always allowed; the next shorter one where
+// longer is above Max, or not there, and jitter may shorten. An exact delay in
+// the longest slot has no other.
+func (w *Wheel) instead(slot time.Duration, r Request) time.Duration {
+	longer, shorter := slot+decade(slot), slot-decade(slot)
+	if shorter == 0 {
+		shorter = slot / 10 * 9 // 10s: 9s
+	}
+	there := longer <= w.top()
+	mayShorten := !r.Exact && shorter >= max(r.Min, Shortest)
+	switch {
+	case there && (!mayShorten || r.Max == 0 || longer <= r.Max):
+		return longer
+	case mayShorten:
+		return shorter
+	}
+	return slot
 }
 
 func clamp(d, longest time.Duration) time.Duration { return min(max(d, Shortest), longest) }
