@@ -150,7 +150,7 @@ func (a *applier) queue(w *worker, q Queue) error {
 		if err != nil || !ok {
 			return nil, err
 		}
-		def, err := a.management.defaultQueueType(a.ctx)
+		def, err := a.management.defaultQueueType(a.ctx, q)
 		if err != nil {
 			return nil, err
 		}

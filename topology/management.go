@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +120,7 @@ func (m *Management) one(ctx context.Context, query string, into any, segments .
 // each reads a list, an element at a time: a broker may hold 100,000 queues, and
 // we want to keep a few of them.
 func each[T any](ctx context.Context, m *Management, query string, keep func(T), segments ...string) error {
-	return m.get(ctx, query, func(d *json.Decoder) error {
+	err := m.get(ctx, query, func(d *json.Decoder) error {
 		if t, err := d.Token(); err != nil || t != json.Delim('[') {
 			return fmt.Errorf("want a JSON list, got %v (%v)", t, err)
 		}
@@ -133,6 +134,10 @@ func each[T any](ctx context.Context, m *Management, query string, keep func(T),
 		_, err := d.Token()
 		return err
 	}, segments...)
+	if errors.Is(err, errNotThere) {
+		return fmt.Errorf("%w: is there a vhost %q, and may the account see it?", err, m.vhost())
+	}
+	return err
 }
 
 // The columns keep the answers small. With these, brokers read their own tables
@@ -177,7 +182,7 @@ func (b bindingState) binding() Binding {
 type table amqp.Table
 
 func (t *table) UnmarshalJSON(data []byte) error {
-	if strings.TrimSpace(string(data)) == "[]" {
+	if string(data) == "[]" {
 		*t = nil
 		return nil
 	}
@@ -196,9 +201,13 @@ func (m *Management) queue(ctx context.Context, name string) (q queueState, ok b
 	return q, ok, err
 }
 
-// defaultQueueType is what a queue without x-queue-type becomes. From the list,
-// because only administrators may read a single virtual host.
-func (m *Management) defaultQueueType(ctx context.Context) (string, error) {
+// defaultQueueType is what those of the queues that name no x-queue-type become,
+// and "" when all of them do. From the list, because only administrators may read
+// a single virtual host.
+func (m *Management) defaultQueueType(ctx context.Context, queues ...Queue) (string, error) {
+	if !slices.ContainsFunc(queues, func(q Queue) bool { _, ok := q.Args[queueType]; return !ok && !q.User }) {
+		return "", nil
+	}
 	type vhost struct {
 		Name    string `json:"name"`
 		Default any    `json:"default_queue_type"`

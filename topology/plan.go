@@ -93,7 +93,7 @@ func (p Plan) String() string {
 
 // MakePlan compares t with the broker. It only reads, and declares nothing.
 //
-// With a management API everything is compared, by four requests however large
+// With a management API everything is compared, by three or four requests however large
 // the topology is, and c is not used: it may be nil. Without one (m is nil),
 // exchanges and queues are looked for by passive declarations, which find what is
 // missing and nothing else; one [Difference] in state [Unknown] then says what
@@ -157,7 +157,7 @@ func (m *Management) state(ctx context.Context, t Topology) (*state, error) {
 		ours[resource{kind: "queue", name: q.Name}] = true
 	}
 	var err error
-	if s.defaultQueueType, err = m.defaultQueueType(ctx); err != nil {
+	if s.defaultQueueType, err = m.defaultQueueType(ctx, t.Queues...); err != nil {
 		return nil, err
 	}
 	if err := each(ctx, m, exchangeColumns, func(e exchangeState) {

@@ -151,7 +151,7 @@ func TestPlanOfAnotherVhost(t *testing.T) {
 	}
 	s.management.Vhost = "no such vhost"
 	_, err = topology.MakePlan(t.Context(), nil, s.management, sample())
-	if err == nil || !strings.Contains(err.Error(), "no such vhost") {
+	if err == nil || !strings.Contains(err.Error(), `is there a vhost "no such vhost"`) {
 		t.Errorf("got %v", err)
 	}
 }
