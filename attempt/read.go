@@ -57,10 +57,11 @@ func FromDelivery(d *amqp.Delivery) amqp.Publishing {
 // x-retry-count without a readable x-retry-queue is other people's retry code;
 // its count is taken over.
 //
-// On a fresh record, a message that was read through the default exchange but
-// has been dead-lettered before (it has x-death) was put back by hand or by a
-// dead-letter-routing-key: then the oldest entry of x-death says where it was
-// published, and if it does not, OriginUnknown is set.
+// On a message without any record, one that was read through the default
+// exchange but has been dead-lettered before (it has x-death) was put back by
+// hand or by a dead-letter-routing-key: then the oldest entry of x-death says
+// where it was published, and if it does not, OriginUnknown is set. Beside the
+// record of another queue, x-death was copied along and says nothing.
 //
 // The error is a *CounterError if x-retry-count is no count. The record is
 // filled as well as it can be, with a count of 0, so that the message can be
@@ -111,7 +112,9 @@ func fresh(p *amqp.Publishing, src Source) Record {
 		return r
 	}
 	r.CC, r.BCC = routingKeys(p.Headers[headerCC]), routingKeys(p.Headers[headerBCC])
-	if src.Exchange == "" && src.RoutingKey == src.Queue && !src.OriginUnknown {
+	if src.Exchange == "" && src.RoutingKey == src.Queue && !src.OriginUnknown && p.Headers[HeaderQueue] == nil {
+		// With the record of another queue beside it, x-death belongs to that
+		// life: it was copied along, and knows that life's slots.
 		if deaths, _ := p.Headers[headerDeath].([]any); len(deaths) > 0 {
 			r.Exchange, r.RoutingKey, r.OriginUnknown = firstPublished(deaths[len(deaths)-1], src.Queue)
 		}
