@@ -213,7 +213,7 @@ func (a *applier) userQueue(w *worker, q Queue, active, passive func(*amqp.Chann
 		if err == nil || !errors.As(err, &e) || connectionLost(err) {
 			return err == nil, wrap("look for", "queue", q.Name, err)
 		}
-		// From 4.3 it takes some permission, whichever, to look. A consumer needs read.
+		// From 4.2.7 and 4.3.1 it takes some permission, whichever, to look. A consumer needs read.
 		if denied := access(e, "queue", q.Name, []resource{{"queue", q.Name, "read"}}); denied != nil {
 			denied.Permission = "read"
 			return false, denied

@@ -55,7 +55,7 @@ func (e *MismatchError) Is(target error) bool { return target == ErrMismatch }
 type AccessError struct {
 	Kind string // "exchange", "queue" or "binding": what was to be made
 	Name string
-	// Permission is "configure", "write" or "read". Brokers before 3.13 do not say
+	// Permission is "configure", "write" or "read". Brokers before 4.0 do not say
 	// which; it is then the one that this step asks for first.
 	Permission string
 	// Resource is what the permission is needed on, for example queue "orders".

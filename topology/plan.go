@@ -300,7 +300,7 @@ func planPassively(ctx context.Context, c Connection, t Topology) (Plan, error) 
 			return nil // exclusive to another connection: it exists
 		}
 		if denied := access(e, kind, name, []resource{{kind, name, "read"}}); denied != nil {
-			denied.Permission = "read" // from 4.3 it takes any permission to look
+			denied.Permission = "read" // from 4.2.7 and 4.3.1 it takes some permission to look
 			return denied
 		}
 		return wrap("look for", kind, name, err)
