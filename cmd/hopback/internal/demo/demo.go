@@ -22,26 +22,28 @@ import (
 	"github.com/hopback/hopback/rabbittest"
 )
 
-// Options says which story to tell. The zero value is the one that
-// docs/demo.md describes.
+// Options says which story to tell.
 type Options struct {
 	// Messages is how many fail together on each route when the payment service
-	// goes down. Half as many more are handled before. 0 means 100.
+	// goes down. Half as many more are handled before.
 	Messages int
 
-	// Outage is how long the payment service is down. 0 means 5 s.
+	// Outage is how long the payment service is down.
 	Outage time.Duration
 
 	// Version picks an installed broker, as in rabbittest.Options.
 	Version string
 
 	// Seed orders the load. The delays are drawn by the library, and differ
-	// from run to run. 0 means 1.
+	// from run to run.
 	Seed uint64
 
 	// View is shown what happens. nil means nobody looks.
 	View View
 }
+
+// DefaultOptions are those of the story that docs/demo.md tells.
+func DefaultOptions() Options { return Options{Messages: 100, Outage: 5 * time.Second, Seed: 1} }
 
 // The bounds of the options: more orders than a quorum queue's prefetch allows
 // could not fail together, and a longer outage would not be a demo.
@@ -50,25 +52,8 @@ const (
 	minOutage, maxOutage     = time.Second, 30 * time.Second
 )
 
-func (o Options) withDefaults() Options {
-	if o.Messages == 0 {
-		o.Messages = 100
-	}
-	if o.Outage == 0 {
-		o.Outage = 5 * time.Second
-	}
-	if o.Seed == 0 {
-		o.Seed = 1
-	}
-	if o.View == nil {
-		o.View = noView{}
-	}
-	return o
-}
-
 // Validate names the option that cannot work, its value and the fix.
 func (o Options) Validate() error {
-	o = o.withDefaults()
 	var errs []error
 	if o.Messages < minMessages || o.Messages > maxMessages {
 		errs = append(errs, fmt.Errorf("messages: %d cannot work: use %d to %d", o.Messages, minMessages, maxMessages))
@@ -124,9 +109,11 @@ var ErrInterrupted = errors.New("interrupted")
 // When ctx ends the error is ErrInterrupted. A Result that does not balance is
 // no error: see Result.OK.
 func Run(ctx context.Context, o Options) (res *Result, err error) {
-	o = o.withDefaults()
 	if err := o.Validate(); err != nil {
 		return nil, err
+	}
+	if o.View == nil {
+		o.View = noView{}
 	}
 	began := time.Now()
 	o.View.Progress("starting a private RabbitMQ")
@@ -164,6 +151,10 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 		res.Interrupted = true
 		res.judge()
 		return res, ErrInterrupted
+	}
+	if err != nil {
+		res.Problems = append(res.Problems, err.Error())
+		res.OK = false
 	}
 	return res, err
 }

@@ -170,7 +170,8 @@ func isPlain(err error) bool {
 
 func TestPolicyOutlastsTheOutage(t *testing.T) {
 	for _, outage := range []time.Duration{minOutage, 5 * time.Second, 9 * time.Second, maxOutage} {
-		o := Options{Outage: outage}.withDefaults()
+		o := DefaultOptions()
+		o.Outage = outage
 		p := o.policy(hopback.NoJitter)
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
@@ -187,26 +188,28 @@ func TestPolicyOutlastsTheOutage(t *testing.T) {
 			t.Errorf("outage %s: %d knocks after it, want 4; the last at %s, longest %s", outage, after, at, longest(p))
 		}
 	}
-	if p := (Options{}).withDefaults().policy(hopback.Full); time.Duration(p.MaxRetries)*p.MinDelay < 5*time.Second {
+	if p := DefaultOptions().policy(hopback.Full); time.Duration(p.MaxRetries)*p.MinDelay < 5*time.Second {
 		t.Errorf("%d retries of at least %s can all be spent within the outage", p.MaxRetries, p.MinDelay)
 	}
 }
 
 func TestOptionsNameWhatCannotWork(t *testing.T) {
-	if err := (Options{}).Validate(); err != nil {
+	if err := DefaultOptions().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
 	for _, tc := range []struct {
-		o    Options
-		want string
+		change func(*Options)
+		want   string
 	}{
-		{Options{Messages: 1}, "messages: 1 cannot work: use 10 to 1000"},
-		{Options{Messages: 1001}, "messages: 1001 cannot work"},
-		{Options{Outage: time.Millisecond}, "outage: 1ms cannot work: use 1s to 30s"},
-		{Options{Outage: time.Hour}, "outage: 1h0m0s cannot work"},
+		{func(o *Options) { o.Messages = 0 }, "messages: 0 cannot work: use 10 to 1000"},
+		{func(o *Options) { o.Messages = 1001 }, "messages: 1001 cannot work"},
+		{func(o *Options) { o.Outage = time.Millisecond }, "outage: 1ms cannot work: use 1s to 30s"},
+		{func(o *Options) { o.Outage = time.Hour }, "outage: 1h0m0s cannot work"},
 	} {
-		if err := tc.o.Validate(); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%+v: %v, want %q", tc.o, err, tc.want)
+		o := DefaultOptions()
+		tc.change(&o)
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v, want %q", o, err, tc.want)
 		}
 	}
 }

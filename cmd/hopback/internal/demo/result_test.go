@@ -83,7 +83,7 @@ const table = `
  most retries within a tenth of a second                  96                12
  calls that failed while it was down                     203               203
  calls refused by the recovering service                  98                98
- last order handled, after the outage began            21.3 s            10.3 s
+ last order handled, after it went down               21.3 s            10.3 s
  how late a retry came, p50 / p99                21 / 196 ms       21 / 196 ms
 
  ✓ 332 sent = 306 handled + 26 parked. Nothing is lost.

@@ -69,7 +69,7 @@ func (r *Result) table(b *strings.Builder, s style) {
 	number(bold, "most retries within a tenth of a second", func(r RouteResult) int { return r.BusiestTenth })
 	number("", "calls that failed while it was down", func(r RouteResult) int { return r.FailedDown })
 	number("", "calls refused by the recovering service", func(r RouteResult) int { return r.Refused })
-	plain("last order handled, after the outage began", seconds(a.LastHandledMS), seconds(j.LastHandledMS))
+	plain("last order handled, after it went down", seconds(a.LastHandledMS), seconds(j.LastHandledMS))
 	plain("how late a retry came, p50 / p99", late(a.Lateness), late(j.Lateness))
 }
 
