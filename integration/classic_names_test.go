@@ -42,7 +42,7 @@ func TestClassicNamesAreAdopted(t *testing.T) {
 	classicSetup(w)
 	before := w.queues()
 	var seen calls
-	w.runConsumer(hopback.ConsumerConfig{Route: classicRoute(150 * time.Millisecond), Handler: seen.handler(failures(99))})
+	w.runConsumer(hopback.ConsumerConfig{Route: classicRoute(150 * time.Millisecond), Handler: seen.handler(failing(99))})
 	w.publish("main.exchange", "payment.execute", amqp.Publishing{MessageId: "p1", Body: []byte("pay")})
 	d := w.awaitParked("payment.error.dlq", 1)[0]
 	if k := seen.of(); len(k) != 4 || k[3].Retries != 3 {
@@ -74,7 +74,7 @@ func TestClassicNamesFifteenSeconds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	classicSetup(w)
-	w.runConsumer(hopback.ConsumerConfig{Route: classicRoute(15 * time.Second), Handler: hopback.HandlerFunc(failures(99))})
+	w.runConsumer(hopback.ConsumerConfig{Route: classicRoute(15 * time.Second), Handler: hopback.HandlerFunc(failing(99))})
 	w.publish("main.exchange", "payment.execute", amqp.Publishing{MessageId: "p1", Body: []byte("pay")})
 	eventually(t, "retried", func() bool { return len(w.events.of("retried")) == 1 })
 	if d := w.events.of("retried")[0].Delay; d != 15*time.Second {
@@ -100,7 +100,7 @@ func TestPlainConsumerReadsOurCounter(t *testing.T) {
 	c := w.runConsumer(hopback.ConsumerConfig{
 		Route: classicRoute(150 * time.Millisecond),
 		Handler: hopback.HandlerFunc(func(ctx context.Context, m *hopback.Message) error {
-			return failures(2)(ctx, m)
+			return failing(2)(ctx, m)
 		}),
 		Concurrency: 1, Prefetch: 1,
 	})

@@ -137,7 +137,7 @@ func TestNeverEarly(t *testing.T) {
 					if asked, ok := m.Headers["after"].(int64); ok && m.Attempt <= 3 {
 						return hopback.RetryAfter(errBusy, time.Duration(asked)*time.Millisecond)
 					}
-					return failures(3)(context.Background(), m)
+					return failing(3)(context.Background(), m)
 				}),
 			})
 			const each = 40
@@ -287,7 +287,7 @@ func TestSlotsAreBoundedAndRecognisable(t *testing.T) {
 	l := newLedger()
 	c := w.runConsumer(hopback.ConsumerConfig{
 		Route: r, Concurrency: 20, Prefetch: 500,
-		Handler: l.handler(hopback.HandlerFunc(failures(1))),
+		Handler: l.handler(hopback.HandlerFunc(failing(1))),
 	})
 	const n = 1000
 	l.send(w, "work", n)
@@ -348,7 +348,7 @@ func TestNumbersKeepTheirWidth(t *testing.T) {
 	r := quickRoute("work", 3)
 	r.Ladder = []time.Duration{100 * time.Millisecond, 90_000 * time.Second} // 25 h is the longest
 	var seen calls
-	w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(failures(1))})
+	w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(failing(1))})
 	w.send("work", "m")
 	eventually(t, "handled", func() bool { return len(w.events.of("handled")) == 1 })
 	k := seen.of()[1]
@@ -381,7 +381,7 @@ func TestNumbersKeepTheirWidth(t *testing.T) {
 
 	// 40 days, whose ms need more than 31 bits, are refused by name and not cut.
 	r.Ladder = []time.Duration{40 * 24 * time.Hour}
-	_, err := w.client.NewConsumer(hopback.ConsumerConfig{Route: r, Handler: hopback.HandlerFunc(failures(1))})
+	_, err := w.client.NewConsumer(hopback.ConsumerConfig{Route: r, Handler: hopback.HandlerFunc(failing(1))})
 	var bad *hopback.ConfigError
 	if !errors.As(err, &bad) || bad.Field != "ladder[0]" || !strings.Contains(bad.Value, "960h") || !strings.Contains(bad.Fix, "25h") {
 		t.Errorf("a rung of 40 days: %v", err)
@@ -395,7 +395,7 @@ func TestSlotDeclaredByOthers(t *testing.T) {
 	w.declare("work", "quorum")
 	w.declare("hop.delay.100ms", "quorum", "x-message-ttl", int32(100), "x-dead-letter-exchange", "hop.return",
 		"x-dead-letter-strategy", "at-least-once", "x-overflow", "reject-publish")
-	w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 3), Handler: hopback.HandlerFunc(failures(1))})
+	w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 3), Handler: hopback.HandlerFunc(failing(1))})
 	w.send("work", "m")
 	eventually(t, "handled", func() bool { return len(w.events.of("handled")) == 1 })
 }

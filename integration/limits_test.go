@@ -22,7 +22,7 @@ import (
 func TestNoRetriesParksAtTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
-		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", hopback.NoRetries), Handler: hopback.HandlerFunc(failures(math.MaxInt))})
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", hopback.NoRetries), Handler: hopback.HandlerFunc(failing(math.MaxInt))})
 		w.send("work", "m")
 		d := w.awaitParked("work.parked", 1)[0]
 		if s := w.events.story("m"); s != "received 1, parked 1" {
@@ -40,7 +40,7 @@ func TestTwentyRetriesArrive(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls
-		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 20), Handler: seen.handler(failures(math.MaxInt))})
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 20), Handler: seen.handler(failing(math.MaxInt))})
 		w.send("work", "m")
 		d := w.awaitParked("work.parked", 1)[0]
 		k := seen.of()
@@ -114,7 +114,7 @@ func TestExpirationIsADeadline(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls
-		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 1_000_000), Handler: seen.handler(failures(math.MaxInt))})
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 1_000_000), Handler: seen.handler(failing(math.MaxInt))})
 		w.publish("", "work", amqp.Publishing{MessageId: "m", Expiration: "1000", Body: []byte("m")})
 		d := w.awaitParked("work.parked", 1)[0]
 		if d.Headers[attempt.HeaderReason] != attempt.ReasonExpired || d.Expiration != "" || d.Headers[attempt.HeaderExpiration] != "1000" {
@@ -142,7 +142,7 @@ func TestExpirationIsADeadline(t *testing.T) {
 func TestExpiredBeforeTheHandler(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
-		cfg := hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: hopback.HandlerFunc(failures(math.MaxInt)), Concurrency: 1, Prefetch: 1}
+		cfg := hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: hopback.HandlerFunc(failing(math.MaxInt)), Concurrency: 1, Prefetch: 1}
 		cfg.Route.Ladder[0] = 900 * time.Millisecond
 		c := w.runConsumer(cfg)
 		w.publish("", "work", amqp.Publishing{MessageId: "m", Expiration: "2000", Body: []byte("m")})
@@ -183,7 +183,7 @@ func TestCounterOfAnyType(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls
-		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: seen.handler(failures(math.MaxInt))})
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: seen.handler(failing(math.MaxInt))})
 		for name, v := range counters {
 			for _, whose := range []string{"ours", "foreign"} {
 				h := amqp.Table{attempt.HeaderCount: v}
@@ -249,7 +249,7 @@ func TestCounterAtItsEnd(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls
-		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: seen.handler(failures(math.MaxInt))})
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: seen.handler(failing(math.MaxInt))})
 		w.publish("", "work", amqp.Publishing{MessageId: "m", Body: []byte("m"), Headers: amqp.Table{attempt.HeaderCount: int64(math.MaxInt32)}})
 		d := w.awaitParked("work.parked", 1)[0]
 		if d.Headers[attempt.HeaderCount] != int32(math.MaxInt32) || len(seen.of()) != 1 {
@@ -291,8 +291,8 @@ func TestCrashLimit(t *testing.T) {
 		returns, limit int
 		parked         bool
 	}{
-		{"at the default", 5, 0, false},
-		{"above the default", 6, 0, true},
+		{"at the default", 10, 0, false},
+		{"above the default", 11, 0, true},
 		{"above a limit of 1", 2, 1, true},
 		{"never", 8, -1, false},
 	} {
@@ -302,7 +302,7 @@ func TestCrashLimit(t *testing.T) {
 			w.declare("work", "quorum")
 			w.send("work", "m")
 			w.rejectTimes("work", tt.returns)
-			w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 3), CrashLimit: tt.limit, Handler: hopback.HandlerFunc(failures(1))})
+			w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 3), CrashLimit: tt.limit, Handler: hopback.HandlerFunc(failing(1))})
 			if !tt.parked {
 				eventually(t, "handled", func() bool { return len(w.events.of("handled")) == 1 })
 				// What crashed before is not held against the retry.

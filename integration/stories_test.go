@@ -19,14 +19,14 @@ import (
 // "shop", and messages are published there, so that the way back and the way in
 // are different ways.
 
-var errTransient = errors.New("connection refused")
+var errRefused = errors.New("connection refused")
 
-// failures is a handler that fails n times on each message, by its own count of
+// failing is a handler that fails n times on each message, by its own count of
 // attempts, and then succeeds.
-func failures(n int) func(context.Context, *hopback.Message) error {
+func failing(n int) func(context.Context, *hopback.Message) error {
 	return func(_ context.Context, m *hopback.Message) error {
 		if m.Attempt <= n {
-			return fmt.Errorf("attempt %d: %w", m.Attempt, errTransient)
+			return fmt.Errorf("attempt %d: %w", m.Attempt, errRefused)
 		}
 		return nil
 	}
@@ -63,7 +63,7 @@ func TestStorySuccessTheFirstTime(t *testing.T) {
 	eachRoute(t, 3, func(t *testing.T, w *world, r hopback.Route) {
 		w.shop()
 		var seen calls
-		c := w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(failures(0))})
+		c := w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(failing(0))})
 		w.publish("shop", "order.create", order("m1"))
 		eventually(t, "handled", func() bool { return len(w.events.of("handled")) == 1 })
 		if err := c.stop(); err != nil {
@@ -103,7 +103,7 @@ func TestStorySuccessAfterTransientFailures(t *testing.T) {
 		c := w.runConsumer(hopback.ConsumerConfig{
 			Route: r,
 			Handler: seen.handler(func(ctx context.Context, m *hopback.Message) error {
-				return failures(int(m.Headers["fail"].(int64)))(ctx, m)
+				return failing(int(m.Headers["fail"].(int64)))(ctx, m)
 			}),
 		})
 		for n := 1; n <= most; n++ {
@@ -170,7 +170,7 @@ func TestStoryParkedAtTheLimit(t *testing.T) {
 		w.shop()
 		var seen calls
 		started := time.Now().Truncate(time.Millisecond)
-		w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(failures(99))})
+		w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(failing(99))})
 		w.publish("shop", "order.create", order("m1"))
 		d := w.awaitParked("work.parked", 1)[0]
 

@@ -349,7 +349,7 @@ func TestHandleDecodesOrParks(t *testing.T) {
 			Route: quickRoute("work", 1),
 			Handler: hopback.Handle(func(_ context.Context, p payment, m *hopback.Message) error {
 				got <- p.Amount
-				return failures(1)(context.Background(), m)
+				return failing(1)(context.Background(), m)
 			}),
 		})
 		w.publish("", "work", amqp.Publishing{MessageId: "good", Body: []byte(`{"amount": 7}`)},
