@@ -1,8 +1,9 @@
 package demo
 
 import (
-	"encoding/json"
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -138,24 +139,42 @@ func TestTableSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestResultHasTheDocumentedFields(t *testing.T) {
-	text, err := json.Marshal(balanced())
+// fields are the names of a struct's JSON fields, and of the structs within.
+func fields(t reflect.Type) (names []string) {
+	switch t.Kind() {
+	case reflect.Slice, reflect.Map:
+		return fields(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if name := f.Tag.Get("json"); name != "" {
+				names = append(names, name)
+			}
+			names = append(names, fields(f.Type)...)
+		}
+	}
+	return names
+}
+
+func TestEveryFieldIsDocumented(t *testing.T) {
+	names := fields(reflect.TypeFor[Result]())
+	if len(names) < 40 {
+		t.Fatalf("only %d fields: %q", len(names), names)
+	}
+	page, err := os.ReadFile("../../../../docs/demo.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got struct {
-		Routes []map[string]any `json:"routes"`
-	}
-	if err := json.Unmarshal(text, &got); err != nil {
+	help, err := os.ReadFile("../../demo.go")
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, field := range []string{
-		"queue", "jitter", "sent", "handled", "handled_first_time", "handled_after_retries", "parked", "parked_by_reason",
-		"parked_undecodable", "parking_depth", "waiting", "lost", "duplicates", "unknown", "retries", "calls_failed_down",
-		"calls_refused_overloaded", "busiest_second", "busiest_100ms", "last_handled_ms", "lateness", "per_second",
-	} {
-		if _, ok := got.Routes[0][field]; !ok {
-			t.Errorf("no field %q in %s", field, text)
+	for _, name := range names {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/demo.md does not explain `%s`", name)
+		}
+		if !regexp.MustCompile(`\b` + name + `\b`).Match(help) {
+			t.Errorf("the help of the command does not name %s", name)
 		}
 	}
 }
