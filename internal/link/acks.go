@@ -24,9 +24,12 @@ type Acks struct {
 	ready   []uint64
 	closing bool
 
-	// Of the goroutine alone.
-	low     uint64              // every tag up to here is acknowledged
-	settled map[uint64]struct{} // acknowledged above low
+	// Of the goroutine alone. What is kept is the gaps and not the rest, since
+	// the prefetch bounds the gaps alone: behind one handler that hangs any
+	// number of messages may pass.
+	low  uint64              // every tag up to here is acknowledged
+	high uint64              // no tag above was acknowledged
+	open map[uint64]struct{} // between them, delivered and not acknowledged
 }
 
 // NewAcks acknowledges on ch until done is closed or Close is called.
@@ -37,7 +40,7 @@ func NewAcks(ch *amqp.Channel, done <-chan struct{}) *Acks {
 func newAcks(ack func(uint64, bool) error, done <-chan struct{}) *Acks {
 	a := &Acks{
 		ack: ack, done: done, ended: make(chan struct{}),
-		wake: make(chan struct{}, 1), settled: map[uint64]struct{}{},
+		wake: make(chan struct{}, 1), open: map[uint64]struct{}{},
 	}
 	go a.run()
 	return a
@@ -93,14 +96,18 @@ func (a *Acks) send(batch []uint64) error {
 	slices.Sort(batch)
 	run := uint64(0) // the last tag of the run that is in this batch
 	for _, tag := range batch {
-		a.settled[tag] = struct{}{}
+		delete(a.open, tag)
+		for ; a.high < tag; a.high++ {
+			if between := a.high + 1; between < tag {
+				a.open[between] = struct{}{}
+			}
+		}
 	}
-	for {
-		if _, ok := a.settled[a.low+1]; !ok {
+	for a.low < a.high {
+		if _, ok := a.open[a.low+1]; ok {
 			break
 		}
 		a.low++
-		delete(a.settled, a.low)
 	}
 	for _, tag := range batch {
 		if tag <= a.low {

@@ -104,7 +104,7 @@ func TestAcksModel(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		n := 1 + r.Uint64N(40)
 		b := newLedgerBroker(n)
-		a := &Acks{ack: b.ack, settled: map[uint64]struct{}{}}
+		a := &Acks{ack: b.ack, open: map[uint64]struct{}{}}
 		order := someOrder(r, n)
 		if r.IntN(3) == 0 { // some are never finished
 			order = order[:r.IntN(len(order)+1)]
@@ -209,7 +209,7 @@ func TestAcksPassASlowHead(t *testing.T) {
 // it is, and what is behind a gap one frame each.
 func TestAcksMergeRuns(t *testing.T) {
 	b := newLedgerBroker(1000)
-	a := &Acks{ack: b.ack, settled: map[uint64]struct{}{}}
+	a := &Acks{ack: b.ack, open: map[uint64]struct{}{}}
 	var batch []uint64
 	for tag := uint64(1000); tag > 0; tag-- {
 		batch = append(batch, tag)
@@ -221,8 +221,30 @@ func TestAcksMergeRuns(t *testing.T) {
 	if b.frames != 1 {
 		t.Errorf("1000 tags that were ready together took %d frames, want 1", b.frames)
 	}
-	if len(a.settled) != 0 || a.low != 1000 {
-		t.Errorf("%d tags remembered above %d, want none above 1000: memory grows with every message", len(a.settled), a.low)
+	if len(a.open) != 0 || a.low != 1000 {
+		t.Errorf("%d tags remembered above %d, want none above 1000: memory grows with every message", len(a.open), a.low)
+	}
+}
+
+// While one handler hangs any number of messages pass it: what is remembered is
+// those that are open, and not those that are done.
+func TestAcksRememberTheOpenOnes(t *testing.T) {
+	a := &Acks{ack: func(uint64, bool) error { return nil }, open: map[uint64]struct{}{}}
+	r := rand.New(rand.NewPCG(1, 3))
+	const prefetch, n = 50, 20_000
+	var inWork []uint64
+	for tag := uint64(2); tag < n; tag++ { // 1 hangs
+		if inWork = append(inWork, tag); len(inWork) < prefetch {
+			continue
+		}
+		i := r.IntN(len(inWork))
+		if err := a.send([]uint64{inWork[i]}); err != nil {
+			t.Fatal(err)
+		}
+		inWork = slices.Delete(inWork, i, i+1)
+		if len(a.open) > prefetch {
+			t.Fatalf("%d tags remembered at tag %d, with %d in work", len(a.open), tag, prefetch)
+		}
 	}
 }
 
