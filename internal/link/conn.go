@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,9 +53,11 @@ const dialTimeout = 10 * time.Second
 // Session is one connection's life. It ends for good when the connection does.
 type Session struct {
 	*amqp.Connection
-	done chan struct{}
-	raw  net.Conn
-	err  error // why it ended; read after done
+	done    chan struct{}
+	raw     net.Conn
+	closed  <-chan *amqp.Error
+	blocked <-chan amqp.Blocking
+	err     error // why it ended; read after done
 }
 
 // Done is closed when the session has ended.
@@ -185,6 +188,7 @@ func (c *Conn) run(ctx context.Context) {
 	defer c.down(nil, ErrClosed)
 	var lost time.Time // when the last session ended
 	node := 0          // moves on at every loss, so that a node that went bad is left
+	short := int64(0)  // sessions in a row that ended as soon as they began
 	for try := int64(1); ctx.Err() == nil; try++ {
 		s, err := c.dial(ctx, c.cfg.URLs[node%len(c.cfg.URLs)])
 		if err != nil {
@@ -195,6 +199,7 @@ func (c *Conn) run(ctx context.Context) {
 			sleep(ctx, wait)
 			continue
 		}
+		began := time.Now()
 		c.up(s)
 		if ctx.Err() != nil {
 			s.Cut() // Close came meanwhile, and may have seen no session to close
@@ -210,7 +215,10 @@ func (c *Conn) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			c.cfg.Logger.Warn("lost the connection to the broker", "connection", c.cfg.Purpose, "error", s.err)
 			// A broker that accepts and closes at once must not be hammered.
-			sleep(ctx, redial.Delay(1, 0, backoff.Random()))
+			if short++; lost.Sub(began) > time.Second {
+				short = 1
+			}
+			sleep(ctx, redial.Delay(short, 0, backoff.Random()))
 		}
 		try = 0
 	}
@@ -218,8 +226,7 @@ func (c *Conn) run(ctx context.Context) {
 
 // watch follows a session to its end.
 func (c *Conn) watch(ctx context.Context, s *Session) {
-	closed := s.NotifyClose(make(chan *amqp.Error, 1))
-	blocked := s.NotifyBlocked(make(chan amqp.Blocking, 8))
+	blocked := s.blocked
 	for {
 		select {
 		case b, ok := <-blocked:
@@ -229,7 +236,7 @@ func (c *Conn) watch(ctx context.Context, s *Session) {
 			}
 			c.block(b.Active)
 			c.cfg.OnBlocked(b.Active, b.Reason)
-		case err := <-closed:
+		case err := <-s.closed:
 			switch {
 			case err != nil:
 				s.err = fmt.Errorf("connection to the broker: %w", err)
@@ -238,6 +245,10 @@ func (c *Conn) watch(ctx context.Context, s *Session) {
 			default: // by Cut: amqp091-go has no error for what we end ourselves
 				s.err = errors.New("connection to the broker: cut, since it did not answer")
 			}
+			// amqp091-go tells of a missed heartbeat first and closes the socket
+			// last, and between the two waits for a lock that a write holds which
+			// nobody reads: that one hangs until the socket is closed.
+			s.raw.Close()
 			close(s.done)
 			return
 		}
@@ -281,6 +292,9 @@ func (c *Conn) notify() {
 }
 
 func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
+	if err := CheckURL(rawURL); err != nil {
+		return nil, fmt.Errorf("connect to the broker: the URL: %w", err)
+	}
 	s := &Session{done: make(chan struct{})}
 	dialer := net.Dialer{Timeout: dialTimeout}
 	props := amqp.NewConnectionProperties()
@@ -305,9 +319,14 @@ func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
 		if s.raw != nil {
 			s.raw.Close()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", Redact(rawURL), withoutURL(err))
+		return nil, fmt.Errorf("connect to %s: %w", Redact(rawURL), err)
 	}
 	s.Connection = conn
+	// Before anybody publishes: the broker tells a connection that it is blocked
+	// once, at its first publish, and who misses that takes the silence that
+	// follows for a dead broker.
+	s.closed = conn.NotifyClose(make(chan *amqp.Error, 1))
+	s.blocked = conn.NotifyBlocked(make(chan amqp.Blocking, 8))
 	return s, nil
 }
 
@@ -317,28 +336,34 @@ func refused(err error) bool {
 	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
 }
 
-// Redact hides the password of a URL.
+// Redact gives the parts of an AMQP URL that say which broker is meant. Of a URL
+// that is none, and of parameters, nothing is shown: a password that was not
+// percent-encoded may have ended up in any of them, amqp://user:p#ss@host in the
+// fragment.
 func Redact(rawURL string) string {
 	u, err := url.Parse(rawURL)
-	if err != nil {
+	if err != nil || CheckURL(rawURL) != nil {
 		return "the broker's URL"
 	}
-	return u.Redacted()
+	shown := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
+	return shown.Redacted()
 }
 
-// withoutURL takes the URL, and with it a password, out of a parsing error.
-func withoutURL(err error) error {
-	var e *url.Error
-	if errors.As(err, &e) {
-		return e.Err
-	}
-	return err
-}
-
-// CheckURL says what is wrong with an AMQP URL, without repeating it.
+// CheckURL says what is wrong with an AMQP URL, without repeating any of it: the
+// words of net/url quote what they stumble over, which may be a password.
 func CheckURL(rawURL string) error {
-	if _, err := amqp.ParseURI(rawURL); err != nil {
-		return withoutURL(err)
+	u, parseErr := url.Parse(rawURL)
+	_, err := amqp.ParseURI(rawURL)
+	scheme, _, _ := strings.Cut(strings.ToLower(rawURL), "://")
+	switch {
+	case strings.ContainsAny(rawURL, " \t\r\n"):
+		return errors.New("it holds a blank")
+	case scheme != "amqp" && scheme != "amqps":
+		return errors.New("it does not begin with amqp:// or amqps://")
+	case parseErr != nil, err != nil && u.RawQuery == "", strings.Contains(rawURL, "@") && u.User == nil:
+		return errors.New("it cannot be read: percent-encode what is special in user and password")
+	case err != nil:
+		return errors.New("its parameters cannot be read")
 	}
 	return nil
 }

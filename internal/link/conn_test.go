@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -158,5 +159,50 @@ func TestReconnect(t *testing.T) {
 	waitFor(t, "five reconnects are told", func() bool { return told.reconnects.Load() == 5 })
 	if c.Err() != nil {
 		t.Errorf("connected, and Err is %v", c.Err())
+	}
+}
+
+// Whatever is wrong with a URL: no part of the password is repeated, since it is
+// wrong most often because of what is in the password.
+func TestURLsKeepTheirSecrets(t *testing.T) {
+	for _, tt := range []struct {
+		url  string
+		good bool
+		want string
+	}{
+		{"amqp://guest:s3cret@host:5672/a%2Fb", true, "amqp://guest:xxxxx@host:5672/a%2Fb"},
+		{"AMQPS://guest:s3cret@host", true, "amqps://guest:xxxxx@host"},
+		{"amqp://guest:s3c@ret@host", true, "amqp://guest:xxxxx@host"},
+		{"amqp://guest:s3cret@host?heartbeat=5&password=s3cret", true, "amqp://guest:xxxxx@host"},
+		{"amqp://host", true, "amqp://host"},
+		{"amqp:///", true, "amqp:///"},
+		{"guest:s3cret@host:5672", false, ""},
+		{"amqp:guest:s3cret@host", false, ""},
+		{"amqp:/guest:s3cret@host", false, ""},
+		{"http://guest:s3cret@host", false, ""},
+		{"amqp://guest:s3cret#x@host", false, ""},
+		{"amqp://guest:53#s3cret@host", false, ""},
+		{"amqp://guest:53?s3cret@host", false, ""},
+		{"amqp://guest:53/s3cret@host", false, ""},
+		{"amqp://guest:s3cret%zz@host", false, ""},
+		{"amqp://guest:s3cret x@host", false, ""},
+		{"amqp://guest:s3cret@host?heartbeat=s3cret", false, ""},
+		{"", false, ""},
+	} {
+		err := CheckURL(tt.url)
+		if (err == nil) != tt.good {
+			t.Errorf("%s: %v", tt.url, err)
+		}
+		shown := Redact(tt.url)
+		if tt.want != "" && shown != tt.want {
+			t.Errorf("%s is shown as %s, want %s", tt.url, shown, tt.want)
+		}
+		for _, text := range []string{fmt.Sprint(err), shown} {
+			for _, part := range []string{"s3c", "cret", "53"} {
+				if strings.Contains(text, part) {
+					t.Errorf("%s: %q tells of the password", tt.url, text)
+				}
+			}
+		}
 	}
 }
