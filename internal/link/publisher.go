@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -171,6 +172,8 @@ func (p *Publisher) generation(ctx context.Context, s *Session) (confirmed bool,
 	<-c.ended
 	if !ch.IsClosed() {
 		go ch.Close() //nolint:errcheck // its confirms are in
+	} else if reason := <-closed; reason != nil {
+		err = reason // a write only knows that the channel is not open any more
 	}
 	return c.confirmed, err
 }
@@ -202,12 +205,16 @@ func (p *Publisher) write(ctx context.Context, s *Session, ch *amqp.Channel, out
 				pub.Done(ErrStale)
 				continue
 			}
-			dc, err := ch.PublishWithDeferredConfirm(pub.Exchange, pub.Key, true, false, pub.Msg)
-			if err != nil && !ch.IsClosed() && !s.IsClosed() {
+			if err := writable(pub, s.Config.FrameSize); err != nil {
 				pub.Done(fmt.Errorf("%w: %w", ErrEncode, err))
 				continue
 			}
+			dc, err := ch.PublishWithDeferredConfirm(pub.Exchange, pub.Key, true, false, pub.Msg)
 			if err != nil {
+				// Half a message may have gone out: nothing can follow it.
+				if !ch.IsClosed() {
+					s.Cut()
+				}
 				pub.Done(fmt.Errorf("%w: %w", ErrUnknown, err))
 				p.putBack(batch[i+1:])
 				return err
@@ -216,6 +223,19 @@ func (p *Publisher) write(ctx context.Context, s *Session, ch *amqp.Channel, out
 		}
 		clear(batch)
 	}
+}
+
+// writable finds what would cost the connection, and everybody's confirms with
+// it: amqp091-go gives up the connection over a name that is too long, RabbitMQ
+// over a content header that is larger than a frame.
+func writable(pub *Publication, frame int) error {
+	if len(pub.Exchange) > 255 || len(pub.Key) > 255 {
+		return fmt.Errorf("exchange name and routing key are %d and %d bytes, at most 255 can be written", len(pub.Exchange), len(pub.Key))
+	}
+	if size := attempt.HeaderSize(&pub.Msg); frame > 0 && size > frame-8 {
+		return fmt.Errorf("properties and headers take %d bytes, and a frame of this connection holds %d", size, frame-8)
+	}
+	return pub.Msg.Headers.Validate()
 }
 
 // take empties the queue into a batch, whose memory it swaps for the queue's.
@@ -321,14 +341,16 @@ func (c *confirmer) fate(m sent) error {
 	}
 }
 
-// takeReturn finds the return of a publish. A return carries no delivery tag;
-// the retry id and the count tell messages apart, and duplicates of one message
-// in the same exchange share their fate anyway.
+// takeReturn finds the return of a publish. A return carries no delivery tag, so
+// it is known by what was published. Retry id and count alone do not do:
+// applications copy headers to the messages that they derive. Where everything
+// is equal the two are the same message, and either may pass for the other.
 func (c *confirmer) takeReturn(pub *Publication) (amqp.Return, bool) {
 	for i, r := range c.returned {
 		if r.Exchange == pub.Exchange && r.RoutingKey == pub.Key &&
 			r.Headers[attempt.HeaderID] == pub.Msg.Headers[attempt.HeaderID] &&
-			r.Headers[attempt.HeaderCount] == pub.Msg.Headers[attempt.HeaderCount] {
+			r.Headers[attempt.HeaderCount] == pub.Msg.Headers[attempt.HeaderCount] &&
+			r.MessageId == pub.Msg.MessageId && bytes.Equal(r.Body, pub.Msg.Body) {
 			c.returned = append(c.returned[:i], c.returned[i+1:]...)
 			return r, true
 		}
