@@ -22,6 +22,7 @@ func FuzzHistory(f *testing.F) {
 		`[{"n":1,"at":1,"delay":1,"error":"\u00e9\ud800","consumer":"` + "\xff" + `"},{"n":2,"at":1,"delay":1,"error":"","consumer":""}]`,
 		`[{"n":1,"at":1,"delay":9223372036854775807,"error":"","consumer":""}]`, `[{"n":2147483648,"at":1,"delay":1,"error":"","consumer":""}]`,
 		"[{\"n\":1,\"at\":1,\"delay\":1,\"error\":\"\n\",\"consumer\":\"\"}]",
+		`[{"n":1,"at":1,"delay":1,"error":"","consumer":""}]x`, `[{"n":1,"at":1,"delay":1,"error":"","consumer":""},]`,
 	} {
 		f.Add(raw, "timeout", "worker-1", uint8(3))
 		f.Add(raw, "\"\\\x00\xff\u2028", "", uint8(0))
@@ -226,6 +227,13 @@ func TestIntegerTakesGoTypesOfTests(t *testing.T) {
 	}
 	if n, err := ParseCount(uint64(math.MaxUint64)); err == nil {
 		t.Errorf("MaxUint64: %d", n)
+	}
+	// Further than int64 reaches, also where Go would convert to something that
+	// looks like a number.
+	for _, v := range []any{uint64(1 << 63), uint(math.MaxUint64), float64(1 << 63), 1e300, math.Inf(1), math.Inf(-1), float32(1e30), "9223372036854775808"} {
+		if n, ok := integer(v); ok {
+			t.Errorf("integer(%T %v) = %d", v, v, n)
+		}
 	}
 	var none *int
 	if n, err := ParseCount(none); err == nil || n != 0 {

@@ -29,11 +29,15 @@ func takenOff(key string) bool {
 		return false
 	}
 	switch key {
-	case headerCC, headerBCC, // would route copies to more queues
-		headerDeath,                            // the broker drops what it takes for a cycle
-		"x-delivery-count", "x-acquired-count", // shown, not enforced: a lie on the next queue
-		"x-delay",                            // the delayed-message plugin would delay again
-		"x-stream-offset", "x-received-from": // of a stream; federation stops at what it has seen
+	case headerCC, headerBCC: // would route copies to other queues
+		return true
+	case headerDeath: // RabbitMQ drops silently what it takes for a cycle
+		return true
+	case "x-delivery-count", "x-acquired-count", "x-stream-offset": // true of the queue it was read from only
+		return true
+	case "x-delay": // the delayed-message plugin would delay it again
+		return true
+	case "x-received-from": // federation would not forward it
 		return true
 	case HeaderCount, HeaderQueue, HeaderID, HeaderExchange, HeaderRoutingKey, HeaderFirstFailedAt,
 		HeaderFailedAt, HeaderDueAt, HeaderDelay, HeaderError, HeaderErrorType, HeaderHistory, HeaderReason,

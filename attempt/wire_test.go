@@ -206,7 +206,11 @@ func TestWireSizes(t *testing.T) {
 func TestWireB16IntegerWidth(t *testing.T) {
 	m := newMirror(t)
 	const epoch = 1796036400000
-	d, _ := m.send(t, amqp.Publishing{Headers: amqp.Table{"at": int(epoch)}})
+	plain := amqp.Publishing{Headers: amqp.Table{"at": int(epoch)}}
+	d, n := m.send(t, plain)
+	if want := attempt.HeaderSize(&plain); n != want {
+		t.Errorf("%d bytes on the wire, HeaderSize %d", n, want)
+	}
 	if got := d.Headers["at"]; got != int32(740070272) {
 		t.Errorf("amqp091-go no longer cuts int to 32 bits: %T %v", got, got)
 	}
