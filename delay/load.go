@@ -14,17 +14,22 @@ const BusyRate = 1_500
 // Load counts what is being held, to tell a busy broker from an idle one. The
 // zero value is ready, and safe for concurrent use.
 type Load struct {
-	window atomic.Int64 // start of the current window, in ms
+	window atomic.Int64 // start of the current window, in ms since epoch
 	count  atomic.Int64 // held in it
 	last   atomic.Int64 // held in the window before
 }
+
+// epoch is where windows are counted from. Being monotonic it does not notice
+// when the machine's clock is set back; a window that began in the future would
+// not end before that came.
+var epoch = time.Now()
 
 // loadWindow is short, so that a herd is noticed while it arrives.
 const loadWindow = 100 * time.Millisecond
 
 // tick counts one message and reports whether the rate is above BusyRate.
 func (l *Load) tick() bool {
-	now, start := time.Now().UnixMilli(), l.window.Load()
+	now, start := time.Since(epoch).Milliseconds(), l.window.Load()
 	if age := now - start; age >= loadWindow.Milliseconds() && l.window.CompareAndSwap(start, now) {
 		n := l.count.Swap(0)
 		if age >= 2*loadWindow.Milliseconds() {
