@@ -108,6 +108,7 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 	f := attempt.Failure{At: now, Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
 	policy := h.c.cfg.Route.Policy.Name
 	before := h.event()
+	h.record = h.record.Identify(&h.source)
 	reason := ReasonError
 	switch v.kind {
 	case snooze:
@@ -144,7 +145,7 @@ func (h *handoff) into(hold delay.Hold) {
 // park sends the message to the parking queue.
 func (h *handoff) park(reason string, err error) {
 	f := attempt.Failure{At: time.Now(), Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
-	h.record = h.record.Park(f, reason)
+	h.record = h.record.Identify(&h.source).Park(f, reason)
 	event := h.event()
 	if reason == attempt.ReasonCrashLoop || reason == attempt.ReasonBadCounter {
 		h.c.log.Error("parked a message that no handler saw", "reason", reason, "message_id", h.source.MessageId, "error", err)

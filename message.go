@@ -47,7 +47,9 @@ type Message struct {
 	Retries int
 
 	// RetryID is the same for all attempts and for duplicates of one message;
-	// empty before the first failure. With Attempt it tells a duplicate.
+	// empty before the first failure. With Attempt it tells a duplicate. Where
+	// the message has no MessageID, copies that come of its very first failure
+	// have different ones: nothing then says that they are one message.
 	RetryID string
 
 	// FirstFailedAt is zero before the first failure. LastError is the text of
