@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -28,14 +30,26 @@ func demoBroker(t *testing.T) {
 	}
 }
 
-// demoProcess is `hopback demo` as a process of its own, at the head of a group
-// as a shell would start it, with a folder for its broker's data.
-func demoProcess(t *testing.T, args ...string) (cmd *exec.Cmd, tmp string) {
-	t.Helper()
+// TestDemo runs the command as people do, as a program.
+func TestDemo(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "hopback")
 	if out, err := exec.Command("go", "build", "-o", exe, ".").CombinedOutput(); err != nil {
 		t.Fatalf("building the command: %v\n%s", err, out)
 	}
+	t.Run("says what to install", func(t *testing.T) { testDemoWithoutBroker(t, exe) })
+	t.Run("tells the whole story", func(t *testing.T) { testDemoStory(t, exe) })
+	t.Run("Ctrl-C while the broker starts", func(t *testing.T) {
+		testDemoCtrlC(t, exe, "starting a private RabbitMQ", "interrupted before anything was sent")
+	})
+	t.Run("Ctrl-C in the middle", func(t *testing.T) {
+		testDemoCtrlC(t, exe, "the payment service goes down", "interrupted; counted until then: ")
+	})
+}
+
+// demoProcess is `hopback demo` as a process of its own, at the head of a group
+// as a shell would start it, with a folder for its broker's data.
+func demoProcess(t *testing.T, exe string, args ...string) (cmd *exec.Cmd, tmp string) {
+	t.Helper()
 	// Short, and not below t.TempDir: the runtime's sockets have short names.
 	tmp, err := os.MkdirTemp("", "demo-")
 	if err != nil {
@@ -61,9 +75,9 @@ func leftovers(t *testing.T, tmp, id string) (folders []string, processes int) {
 	return folders, processes
 }
 
-func TestDemoTellsTheWholeStory(t *testing.T) {
+func testDemoStory(t *testing.T, exe string) {
 	demoBroker(t)
-	cmd, tmp := demoProcess(t, "--output", "json")
+	cmd, tmp := demoProcess(t, exe, "--output", "json")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -129,55 +143,47 @@ func TestDemoTellsTheWholeStory(t *testing.T) {
 	}
 }
 
-func TestDemoLeavesNoBrokerAfterCtrlC(t *testing.T) {
+// testDemoCtrlC interrupts the demo when it has printed something, and looks
+// for what it leaves behind.
+func testDemoCtrlC(t *testing.T, exe, at, says string) {
 	demoBroker(t)
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc, to find the broker's processes")
 	}
-	for _, tc := range []struct{ name, at, says string }{
-		{"while the broker starts", "starting a private RabbitMQ", "interrupted before anything was sent"},
-		{"in the middle", "the payment service goes down", "interrupted; counted until then: "},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			cmd, tmp := demoProcess(t)
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var errs bytes.Buffer
-			cmd.Stderr = &errs
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			var said strings.Builder
-			lines := bufio.NewScanner(stdout)
-			for lines.Scan() && !strings.Contains(lines.Text(), tc.at) {
-				said.WriteString(lines.Text() + "\n")
-			}
-			id := brokerID(t, tmp)
-			if _, processes := leftovers(t, tmp, id); processes == 0 {
-				t.Fatalf("no process of broker %q runs\n%s%s", id, said.String(), errs.String())
-			}
-			// What a terminal does: to the whole group.
-			if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
-				t.Fatal(err)
-			}
-			for lines.Scan() {
-				said.WriteString(lines.Text() + "\n")
-			}
-			err = cmd.Wait()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 130 {
-				t.Errorf("ended with %v, want exit status 130\n%s", err, said.String())
-			}
-			if !strings.Contains(errs.String(), tc.says) {
-				t.Errorf("standard error says %q, want %q", errs.String(), tc.says)
-			}
-			if folders, processes := leftovers(t, tmp, id); len(folders) > 0 || processes > 0 {
-				t.Errorf("left behind: %d processes, folders %v", processes, folders)
-			}
-		})
+	cmd, tmp := demoProcess(t, exe)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	var said strings.Builder
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() && !strings.Contains(lines.Text(), at) {
+		said.WriteString(lines.Text() + "\n")
+	}
+	id := brokerID(t, tmp)
+	// What a terminal does: to the whole group.
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		said.WriteString(lines.Text() + "\n")
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitInterrupted {
+		t.Errorf("ended with %v, want exit status %d\n%s", err, exitInterrupted, said.String())
+	}
+	if !strings.Contains(errs.String(), says) {
+		t.Errorf("standard error says %q, want %q", errs.String(), says)
+	}
+	if folders, processes := leftovers(t, tmp, id); len(folders) > 0 || processes > 0 {
+		t.Errorf("left behind: %d processes, folders %v", processes, folders)
 	}
 }
 
@@ -200,8 +206,8 @@ func brokerID(t *testing.T, tmp string) string {
 	return ""
 }
 
-func TestDemoSaysWhatToInstall(t *testing.T) {
-	cmd, _ := demoProcess(t, "--version", "9.9")
+func testDemoWithoutBroker(t *testing.T, exe string) {
+	cmd, _ := demoProcess(t, exe, "--version", "9.9")
 	cmd.Env = append(cmd.Env, "PATH=/nowhere") // no container engine either
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
