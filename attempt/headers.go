@@ -67,19 +67,26 @@ const (
 
 // Reasons for parking, the values of HeaderReason.
 const (
-	// ReasonExhausted: the limits of the policy are used up (max_retries or
-	// max_age).
+	// ReasonExhausted: the policy's max_retries are used up.
 	ReasonExhausted = "exhausted"
 	// ReasonPermanent: the handler or the policy said that no retry can help.
 	ReasonPermanent = "permanent"
-	// ReasonExpired: the deadline of the message's own expiration has passed.
+	// ReasonExpired: the deadline of the message's own expiration has passed, or
+	// the next retry would come after it or after the policy's max_age.
 	ReasonExpired = "expired"
 	// ReasonCrashLoop: the message keeps killing the process that handles it.
 	ReasonCrashLoop = "crash-loop"
 	// ReasonLostRoute: the work queue it should return to is gone.
 	ReasonLostRoute = "lost-route"
+	// ReasonTooLarge: the producer's headers fill the frame so far that the
+	// message could not be read any more after waiting, when RabbitMQ has added
+	// its own.
+	ReasonTooLarge = "too-large"
 	// ReasonBadCounter: HeaderCount holds something that is no count.
 	ReasonBadCounter = "bad-counter"
+	// ReasonTooLarge: properties and headers leave no room in a frame for what
+	// dead-lettering adds, and no consumer could read the message then.
+	ReasonTooLarge = "too-large"
 	// ReasonUnknownOrigin: nothing tells which work queue it failed in.
 	ReasonUnknownOrigin = "unknown-origin"
 )
