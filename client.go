@@ -112,8 +112,9 @@ func (c Config) Validate() error {
 // publishes. During a memory alarm RabbitMQ stops reading from a connection
 // that has published, so on a single one acknowledgements would wait too.
 type Client struct {
-	cfg  Config
-	load delay.Load
+	cfg      Config
+	load     delay.Load
+	panicked sparse // observers
 
 	mu        sync.Mutex
 	consume   *link.Conn
@@ -165,7 +166,8 @@ func (c *Client) open(purpose string) *link.Conn {
 
 // Close closes the connections. Stop the consumers first, by ending the
 // context of their Run: what they still hold goes back to its queue. Close
-// returns when ctx ends, even while the broker is blocked.
+// returns when ctx ends, or after 20 s where ctx has no deadline, even while the
+// broker is blocked.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	consume, publish, publisher, closed := c.consume, c.publish, c.publisher, c.closed
@@ -176,6 +178,12 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	if consume == nil {
 		return nil
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		// A blocked broker confirms nothing, and an alarm may last for days.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
 	}
 	var all sync.WaitGroup
 	all.Go(func() { consume.Close(ctx) })
@@ -191,7 +199,9 @@ func (c *Client) Close(ctx context.Context) error {
 func (c *Client) observe(tell func(Observer)) {
 	defer func() {
 		if r := recover(); r != nil {
-			c.cfg.Logger.Error("the observer panicked", "panic", r)
+			if others, ok := c.panicked.may(); ok {
+				c.cfg.Logger.Error("the observer panicked", "panic", r, "others", others)
+			}
 		}
 	}()
 	tell(c.cfg.Observer)

@@ -102,9 +102,10 @@ type Consumer struct {
 	needs   topology.Topology
 	running atomic.Bool
 
-	jobs     chan job
-	inFlight inFlight
+	inFlight *inFlight // of the current Run
 	repairs  repairs
+	refused  sparse // hand-offs that were not confirmed
+	unseen   sparse // messages that were parked without a handler
 
 	mu    sync.Mutex
 	state error // nil while subscribed
@@ -131,7 +132,6 @@ func (c *Client) NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		client: c, cfg: cfg,
 		log:   c.cfg.Logger.With("queue", cfg.Route.Queue),
 		name:  fmt.Sprintf("%s@%s", c.cfg.Name, host),
-		jobs:  make(chan job),
 		state: errNotRunning,
 	}
 	if err := consumer.route(cfg.Route); err != nil {
@@ -208,16 +208,17 @@ func (c *Consumer) Run(ctx context.Context) error {
 	// Handlers outlive ctx, by as much as the shutdown allows.
 	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(errStopping)
+	c.inFlight = new(inFlight)
 	workers := c.startWorkers(work)
 
-	last, err := c.consume(ctx)
+	last, err := c.consume(ctx, workers.jobs)
 	return errors.Join(err, c.shutdown(last, workers, giveUp))
 }
 
 // consume goes from one subscription to the next until ctx ends, and returns
 // the last. Before the first, it returns an error that waiting does not mend
 // instead of trying again.
-func (c *Consumer) consume(ctx context.Context) (*subscription, error) {
+func (c *Consumer) consume(ctx context.Context, jobs chan<- job) (*subscription, error) {
 	first := true
 	for try := int64(1); ; try++ {
 		sub, err := c.subscribe(ctx)
@@ -227,7 +228,7 @@ func (c *Consumer) consume(ctx context.Context) (*subscription, error) {
 				c.log.Info("subscribed again")
 			}
 			first, try = false, 0
-			err = c.feed(ctx, sub)
+			err = c.feed(ctx, sub, jobs)
 			if ctx.Err() != nil {
 				return sub, nil
 			}
@@ -266,7 +267,7 @@ func cannotWork(err error) bool {
 }
 
 // feed hands deliveries to the workers until the subscription or ctx ends.
-func (c *Consumer) feed(ctx context.Context, sub *subscription) error {
+func (c *Consumer) feed(ctx context.Context, sub *subscription, jobs chan<- job) error {
 	for {
 		if err := c.waitWhileBlocked(ctx, sub); err != nil {
 			return err
@@ -278,29 +279,18 @@ func (c *Consumer) feed(ctx context.Context, sub *subscription) error {
 			if !ok {
 				return sub.why()
 			}
-			c.begin(sub)
+			sub.begin()
 			select {
-			case c.jobs <- job{sub, d}:
+			case jobs <- job{sub, d}:
 			case <-sub.done:
-				c.finish(sub)
+				sub.finish()
 				return sub.why()
 			case <-ctx.Done():
-				c.finish(sub)
+				sub.finish()
 				return nil
 			}
 		}
 	}
-}
-
-// begin and finish bracket a message's time in this process.
-func (c *Consumer) begin(sub *subscription) {
-	c.inFlight.add()
-	sub.inFlight.add()
-}
-
-func (c *Consumer) finish(sub *subscription) {
-	c.inFlight.remove()
-	sub.inFlight.remove()
 }
 
 // waitWhileBlocked takes no new work while its failures could not be handed
@@ -329,14 +319,17 @@ func (c *Consumer) shutdown(sub *subscription, workers *workers, giveUp context.
 	defer cancel()
 	sub.cancel(deadline)
 	finished := c.inFlight.wait(deadline)
-	if !finished {
-		giveUp(errStopping)
-		sub.abandon()
-	}
-	sub.close(deadline)
 	workers.stop()
-	if !finished {
-		return fmt.Errorf("%w: %d messages stay unacknowledged", ErrShutdownTimeout, c.inFlight.count())
+	if finished {
+		sub.close(deadline)
+		workers.wait(deadline)
+		return nil
 	}
-	return nil
+	left := c.inFlight.count()
+	sub.abandon() // first, so that what fails by the end of its context is no failure
+	giveUp(errStopping)
+	closing, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	sub.close(closing)
+	return fmt.Errorf("%w: %d messages stay unacknowledged", ErrShutdownTimeout, left)
 }

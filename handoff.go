@@ -49,9 +49,8 @@ func (c *Consumer) fail(h *handoff, err error) {
 	policy := &c.cfg.Route.Policy
 	v := c.judge(err)
 	if v.kind == discard {
-		c.log.Warn("discarded a message", "retry", h.record.Count, "message_id", h.source.MessageId, "error", err)
-		h.ack()
-		c.client.observe(func(o Observer) { o.Discarded(Discarded{Event: h.event(), Err: err}) })
+		c.log.Warn("discarded a message", "retry", h.record.Count, "message_id", h.source.MessageId, "error", message(err))
+		h.ack(func(o Observer) { o.Discarded(Discarded{Event: h.event(), Err: err}) })
 		return
 	}
 	now := time.Now()
@@ -64,8 +63,11 @@ func (c *Consumer) fail(h *handoff, err error) {
 		return
 	}
 	h.request = c.request(v, h.record)
-	due := now.Add(h.request.Delay)
-	if first := h.record.FirstFailedAt; policy.MaxAge != Unlimited && !first.IsZero() && due.Sub(first) > policy.MaxAge {
+	due, first := now.Add(h.request.Delay), h.record.FirstFailedAt
+	if first.IsZero() {
+		first = now
+	}
+	if policy.MaxAge != Unlimited && due.Sub(first) > policy.MaxAge {
 		h.park(attempt.ReasonExpired, err)
 		return
 	}
@@ -107,7 +109,7 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 	hold := h.c.delays.Hold(h.request)
 	f := attempt.Failure{At: now, Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
 	policy := h.c.cfg.Route.Policy.Name
-	before := h.event()
+	before, unfailed := h.event(), h.record
 	h.record = h.record.Identify(&h.source)
 	reason := ReasonError
 	switch v.kind {
@@ -125,6 +127,12 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 		o.Retried(Retried{Event: before, Reason: reason, Delay: h.record.Delay, Err: err, Took: h.took})
 	}
 	h.into(hold)
+	if size := attempt.HeaderSize(&h.msg); size > h.sub.headerLimit() {
+		h.c.log.Warn("a message cannot wait: its headers leave no room for those of the broker", "message_id", h.source.MessageId, "bytes", size)
+		h.record = unfailed
+		h.park(attempt.ReasonTooLarge, err)
+		return
+	}
 	h.send()
 }
 
@@ -136,7 +144,7 @@ func (h *handoff) into(hold delay.Hold) {
 		h.record.Delay = hold.Delay
 	}
 	h.exchange, h.key = hold.Exchange, h.record.RoutingKey
-	if h.record.OriginUnknown {
+	if h.record.OriginUnknown || len(h.key) > 255 { // nobody can have published with that
 		h.key = h.arrivedBy
 	}
 	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
@@ -148,7 +156,10 @@ func (h *handoff) park(reason string, err error) {
 	h.record = h.record.Identify(&h.source).Park(f, reason)
 	event := h.event()
 	if reason == attempt.ReasonCrashLoop || reason == attempt.ReasonBadCounter {
-		h.c.log.Error("parked a message that no handler saw", "reason", reason, "message_id", h.source.MessageId, "error", err)
+		if others, ok := h.c.unseen.may(); ok {
+			h.c.log.Error("parked a message that no handler saw", "reason", reason,
+				"message_id", h.source.MessageId, "error", err, "others", others)
+		}
 	}
 	h.told = func(o Observer) { o.Parked(Parked{Event: event, Reason: reason, Err: err}) }
 	h.request = delay.Request{}
@@ -169,8 +180,7 @@ func (h *handoff) send() {
 // goroutine.
 func (h *handoff) sent(err error) {
 	if err == nil {
-		h.ack()
-		h.c.client.observe(h.told)
+		h.ack(h.told)
 		return
 	}
 	if errors.Is(err, link.ErrStale) || !h.sub.live() {
@@ -182,8 +192,11 @@ func (h *handoff) sent(err error) {
 	if h.tries > 1 || errors.Is(err, link.ErrNacked) || errors.Is(err, link.ErrEncode) {
 		wait = retryPublish.Delay(h.tries, 0, random())
 	}
-	h.c.log.Warn("a hand-off was not confirmed; the message stays on its queue and is handed off again",
-		"retry", h.record.Count, "message_id", h.source.MessageId, "exchange", h.exchange, "try", h.tries, "next_in", wait, "error", err)
+	if others, ok := h.c.refused.may(); ok {
+		h.c.log.Warn("a hand-off was not confirmed; the message stays on its queue and is handed off again",
+			"retry", h.record.Count, "message_id", h.source.MessageId, "exchange", h.exchange,
+			"try", h.tries, "next_in", wait, "error", err, "others", others)
+	}
 	// Never at once on this goroutine: it reads the confirms of all others.
 	time.AfterFunc(wait, func() { h.again(err) })
 }
@@ -210,17 +223,19 @@ func (h *handoff) again(err error) {
 	h.send()
 }
 
-// ack settles the source. After the end of its channel there is nothing to
-// settle: the broker has the message back.
-func (h *handoff) ack() {
+// ack settles the source and tells of it, in this order, and is done with the
+// message only then: when Run has returned nil, all has been told. After the end
+// of its channel there is nothing to settle: the broker has the message back.
+func (h *handoff) ack(tell func(Observer)) {
 	if h.sub.live() {
 		h.sub.acks.Ack(h.tag)
 	}
-	h.c.finish(h.sub)
+	h.c.client.observe(tell)
+	h.sub.finish()
 }
 
 // drop leaves the source unsettled.
-func (h *handoff) drop() { h.c.finish(h.sub) }
+func (h *handoff) drop() { h.sub.finish() }
 
 // repairs allows one repair of the topology at a time, and one a second.
 type repairs struct {

@@ -6,8 +6,11 @@ import "time"
 // and tracing can live outside this module. Embed NopObserver and write the
 // methods you need; later versions may add more.
 //
-// The methods are called from the consumer's own goroutines: they must be quick
-// and safe for concurrent use. One that panics is logged and harms nothing.
+// The methods must be quick and safe for concurrent use. Received, Handled and
+// Discarded are called by the worker that ran the handler; Retried and Parked by
+// the one goroutine that reads all confirms of the client: one that blocks there
+// holds up the hand-offs of all its consumers. One that panics is logged and
+// harms nothing.
 type Observer interface {
 	// Received: a message reached this process and is about to be handled.
 	Received(Received)
@@ -65,8 +68,8 @@ type Retried struct {
 // queue.
 type Parked struct {
 	Event
-	Reason string // exhausted, permanent, expired, crash-loop, bad-counter
-	Err    error  // the last failure; nil where no handler ran
+	Reason string // exhausted, permanent, expired, crash-loop, too-large, bad-counter
+	Err    error  // the last failure; where no handler ran, what is wrong with the message
 }
 
 // Discarded is told when a handler dropped a message with Discard.

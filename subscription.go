@@ -24,6 +24,7 @@ type subscription struct {
 	deliveries <-chan amqp.Delivery
 	acks       *link.Acks
 	inFlight   inFlight
+	all        *inFlight     // of the Run that it belongs to
 	stopped    chan struct{} // closed when the broker delivers no more
 	done       chan struct{} // closed when the channel is, after stopped
 	abandoned  atomic.Bool   // by a shutdown that ran out of time
@@ -50,7 +51,10 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a channel: %w", err)
 	}
-	s := &subscription{session: session, ch: ch, tag: fmt.Sprintf("hopback-%016x", random()), stopped: make(chan struct{}), done: make(chan struct{})}
+	s := &subscription{
+		session: session, ch: ch, tag: fmt.Sprintf("hopback-%016x", random()), all: c.inFlight,
+		stopped: make(chan struct{}), done: make(chan struct{}),
+	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	cancelled := ch.NotifyCancel(make(chan string, 1))
 	if err := ch.Qos(c.cfg.Prefetch, 0, false); err != nil {
@@ -117,6 +121,17 @@ func (s *subscription) why() error {
 	}
 }
 
+// begin and finish bracket a message's time in this process.
+func (s *subscription) begin() {
+	s.all.add()
+	s.inFlight.add()
+}
+
+func (s *subscription) finish() {
+	s.all.remove()
+	s.inFlight.remove()
+}
+
 // headerLimit is the most bytes that properties and headers of a successor may
 // take: 8 KiB below the frame, since the broker adds headers of its own when it
 // dead-letters, and one that outgrows the frame can be read by no consumer.
@@ -175,9 +190,16 @@ func (s *subscription) end() {
 		ctx, cancel := context.WithTimeout(context.Background(), topologyTimeout)
 		defer cancel()
 		s.inFlight.wait(ctx)
-		s.close(ctx)
+		closing, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		s.close(closing)
 	}()
 }
+
+// closeTimeout is how long the broker may take to close a channel. It is a time
+// of its own: a handler that used up another one is no reason to cut the
+// connection, on which the client's other consumers work.
+const closeTimeout = 5 * time.Second
 
 // within does something that amqp091-go gives no context to. When the time is
 // over the broker does not answer, and the connection is of no more use.

@@ -177,8 +177,8 @@ func typeName(err error) string { return strings.TrimLeft(reflect.TypeOf(err).St
 
 // errorType names the first error in the chain whose type says something:
 // wrappers made by fmt, errors and this package do not.
-func errorType(err error) string {
-	name := ""
+func errorType(err error) (name string) {
+	defer func() { _ = recover() }() // Unwrap is the user's code
 	anyError(err, func(e error) bool {
 		switch t := typeName(e); t {
 		case "fmt.wrapError", "fmt.wrapErrors", "errors.joinError", "hopback.PermanentError",
@@ -190,4 +190,11 @@ func errorType(err error) string {
 		}
 	})
 	return name
+}
+
+// isError is errors.Is for an error whose methods are the user's code: one that
+// panics is nothing.
+func isError(err, target error) (is bool) {
+	defer func() { _ = recover() }()
+	return errors.Is(err, target)
 }

@@ -21,7 +21,9 @@ type job struct {
 	d   amqp.Delivery
 }
 
-// workers is the bounded pool that runs handlers.
+// workers is the bounded pool that runs handlers. It belongs to one Run: a
+// worker whose handler outlived the Run before takes no message of this one,
+// since its context has ended.
 type workers struct {
 	jobs chan job
 	quit chan struct{}
@@ -29,7 +31,7 @@ type workers struct {
 }
 
 func (c *Consumer) startWorkers(ctx context.Context) *workers {
-	w := &workers{jobs: c.jobs, quit: make(chan struct{})}
+	w := &workers{jobs: make(chan job), quit: make(chan struct{})}
 	for range c.cfg.Concurrency {
 		w.all.Add(1)
 		go c.work(ctx, w)
@@ -40,6 +42,19 @@ func (c *Consumer) startWorkers(ctx context.Context) *workers {
 // stop ends the idle workers. One whose handler does not return, although its
 // context ended, cannot be stopped in Go; it ends when the handler does.
 func (w *workers) stop() { close(w.quit) }
+
+// wait waits for the workers to end, or for ctx.
+func (w *workers) wait(ctx context.Context) {
+	ended := make(chan struct{})
+	go func() {
+		w.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
 
 func (c *Consumer) work(ctx context.Context, w *workers) {
 	// runtime.Goexit in a handler ends this goroutine: another takes its place.
@@ -76,7 +91,9 @@ func (c *Consumer) process(ctx context.Context, j job) {
 	switch crashes := deliveryCount(p.Headers); {
 	case err != nil:
 		h.park(attempt.ReasonBadCounter, err)
-	case c.cfg.CrashLimit >= 0 && crashes > int64(c.cfg.CrashLimit):
+	case c.cfg.CrashLimit >= 0 && crashes > int64(c.cfg.CrashLimit) && j.d.Redelivered:
+		// Redelivered, since a client can write the header too, and one that
+		// moves messages between queues keeps it.
 		h.park(attempt.ReasonCrashLoop, fmt.Errorf("delivered %d times without being settled: "+
 			"does the handler kill the process?", crashes))
 	case rec.Expired(now):
@@ -121,11 +138,10 @@ func (c *Consumer) handle(ctx context.Context, h *handoff) {
 // settle does what the handler's result asks for.
 func (c *Consumer) settle(ctx context.Context, h *handoff, err error) {
 	if err == nil {
-		h.ack()
-		c.client.observe(func(o Observer) { o.Handled(Handled{Event: h.event(), Took: h.took}) })
+		h.ack(func(o Observer) { o.Handled(Handled{Event: h.event(), Took: h.took}) })
 		return
 	}
-	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errStopping) {
+	if errors.Is(context.Cause(ctx), errStopping) && isError(err, context.Canceled) {
 		// Not a failure of the message: the shutdown ran out of time. It
 		// stays unacknowledged and is delivered again.
 		h.drop()

@@ -124,7 +124,7 @@ func TestContractIsComplete(t *testing.T) {
 	text := contract(t)
 	for _, name := range append(fuzzKeys[:23:23],
 		attempt.ReasonExhausted, attempt.ReasonPermanent, attempt.ReasonExpired, attempt.ReasonCrashLoop,
-		attempt.ReasonLostRoute, attempt.ReasonTooLarge, attempt.ReasonBadCounter, attempt.ReasonUnknownOrigin, attempt.ReasonTooLarge,
+		attempt.ReasonLostRoute, attempt.ReasonTooLarge, attempt.ReasonBadCounter, attempt.ReasonUnknownOrigin,
 	) {
 		if !regexp.MustCompile("(?m)^\\| .*`" + name + "`.* \\|").MatchString(text) {
 			t.Errorf("%s has no row", name)

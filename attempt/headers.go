@@ -84,9 +84,6 @@ const (
 	ReasonTooLarge = "too-large"
 	// ReasonBadCounter: HeaderCount holds something that is no count.
 	ReasonBadCounter = "bad-counter"
-	// ReasonTooLarge: properties and headers leave no room in a frame for what
-	// dead-lettering adds, and no consumer could read the message then.
-	ReasonTooLarge = "too-large"
 	// ReasonUnknownOrigin: nothing tells which work queue it failed in.
 	ReasonUnknownOrigin = "unknown-origin"
 )
