@@ -56,7 +56,7 @@ func Apply(ctx context.Context, c Connection, t Topology, opts ...Option) error 
 		opt(&o)
 	}
 	a := &applier{ctx: ctx, management: o.management, absent: map[resource]bool{}}
-	return run(ctx, "apply topology", c, func(crew *crew) error {
+	return run(ctx, "apply topology", c, t.largest(), func(crew *crew) error {
 		a.ctx = crew.ctx
 		if err := crew.stage(len(t.Exchanges), func(w *worker, i int) error {
 			return a.note("exchange", t.Exchanges[i].Name, a.exchange(w, t.Exchanges[i]))

@@ -21,21 +21,25 @@ const maxChannels = 8
 const patience = time.Minute
 
 // worker runs steps on a channel of its own, one at a time. The channel is opened
-// when it is first needed and again after a step that failed, because the broker
-// closes the channel with its answer.
+// again after a step that failed, because the broker closes it with its answer.
 type worker struct {
+	ctx  context.Context
 	conn Connection
 	ch   *amqp.Channel
 }
 
 // do runs one round trip.
 func (w *worker) do(step func(*amqp.Channel) error) error {
-	if err := w.open(); err != nil {
+	if err := w.reopen(); err != nil {
 		return err
 	}
 	err := step(w.ch)
 	if err != nil {
 		w.close()
+	}
+	var answer *amqp.Error
+	if err != nil && !errors.As(err, &answer) {
+		err = &lostError{err} // not the broker's words: the socket's
 	}
 	return err
 }
@@ -46,10 +50,27 @@ func (w *worker) open() error {
 	}
 	ch, err := w.conn.Channel()
 	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
+		return &lostError{fmt.Errorf("open a channel: %w", err)}
 	}
 	w.ch = ch
 	return nil
+}
+
+// reopen is open for a worker that has had a channel. amqp091-go reports a closed
+// channel a moment before it gives the number back, which matters on a connection
+// that has no other left.
+func (w *worker) reopen() error {
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := w.open()
+		if !errors.Is(err, amqp.ErrChannelMax) || pause > time.Second {
+			return err
+		}
+		select {
+		case <-w.ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
 }
 
 func (w *worker) close() {
@@ -59,11 +80,17 @@ func (w *worker) close() {
 	}
 }
 
+// lostError is about the connection and not about one step.
+type lostError struct{ error }
+
+func (e *lostError) Unwrap() error { return e.error }
+
 // connectionLost tells an answer about one step, which closes its channel, from
-// the end of the whole connection, which every step in flight then gets to hear.
+// the end of the whole connection, which every step in flight gets to hear.
 func connectionLost(err error) bool {
-	var e *amqp.Error
-	return errors.As(err, &e) && !e.Recover
+	var lost *lostError
+	var answer *amqp.Error
+	return errors.As(err, &lost) || errors.As(err, &answer) && !answer.Recover
 }
 
 // crew is the channels of one call, used stage after stage.
@@ -75,13 +102,14 @@ type crew struct {
 	results [][]error // of each stage, in the order of its items
 }
 
-// run gives body a crew and waits for it, or for the end of ctx. amqp091-go has
+// run gives body a crew for stages of up to n items and waits for it, or for the
+// end of ctx. amqp091-go has
 // no calls that take a context, and closing a channel under a call that waits
 // would let its late answer meet the next owner of the channel's number. So at
 // the end of ctx run returns at once with what is known, and the crew goes home
 // by itself: after the one answer that each channel waits for, or when the
 // connection ends.
-func run(ctx context.Context, what string, conn Connection, body func(*crew) error) error {
+func run(ctx context.Context, what string, conn Connection, n int, body func(*crew) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, patience)
@@ -91,12 +119,12 @@ func run(ctx context.Context, what string, conn Connection, body func(*crew) err
 		return fmt.Errorf("%s: not begun: %w", what, context.Cause(ctx))
 	}
 	c := &crew{ctx: ctx}
-	for range maxChannels {
-		c.workers = append(c.workers, &worker{conn: conn})
-	}
 	done := make(chan error, 1)
 	go func() {
-		err := body(c)
+		err := c.muster(conn, min(n, maxChannels))
+		if err == nil {
+			err = body(c)
+		}
 		c.goHome()
 		done <- err
 	}()
@@ -116,6 +144,28 @@ func run(ctx context.Context, what string, conn Connection, body func(*crew) err
 
 func (c *crew) unfinished() error { return fmt.Errorf("not finished: %w", context.Cause(c.ctx)) }
 
+// muster opens n channels, or as many of them as can be had. All of that comes
+// before the first step, so that no worker takes the number of a channel that
+// another one is about to open again.
+func (c *crew) muster(conn Connection, n int) error {
+	workers, errs := make([]*worker, n), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range workers {
+		workers[i] = &worker{ctx: c.ctx, conn: conn}
+		wg.Go(func() { errs[i] = workers[i].open() })
+	}
+	wg.Wait()
+	for _, w := range workers {
+		if w.ch != nil {
+			c.workers = append(c.workers, w)
+		}
+	}
+	if n > 0 && len(c.workers) == 0 {
+		return errs[0]
+	}
+	return nil
+}
+
 // goHome closes all channels, side by side since each costs a round trip.
 func (c *crew) goHome() {
 	var wg sync.WaitGroup
@@ -126,8 +176,7 @@ func (c *crew) goHome() {
 }
 
 // stage runs step for 0 … n-1, spread over the workers, and returns when all are
-// done, when ctx has ended, or when no channel can be had; the last two are
-// errors. The errors of the steps are kept for run.
+// done, when ctx has ended, or when the connection has; the last two are errors. The errors of the steps are kept for run.
 func (c *crew) stage(n int, step func(w *worker, i int) error) error {
 	results := make([]error, n)
 	c.mu.Lock()
@@ -153,9 +202,7 @@ func (c *crew) stage(n int, step func(w *worker, i int) error) error {
 	for _, w := range c.workers[:min(n, len(c.workers))] {
 		wg.Go(func() {
 			for c.ctx.Err() == nil {
-				// First the channel, then a step: a connection that allows fewer channels
-				// than there are workers is served by fewer.
-				if err := w.open(); err != nil {
+				if err := w.reopen(); err != nil { // before an item is taken
 					lose(err)
 					return
 				}
@@ -184,3 +231,6 @@ func (c *crew) stage(n int, step func(w *worker, i int) error) error {
 	}
 	return fmt.Errorf("%d of %d were not reached: the connection was lost: %w", n-done, n, lost)
 }
+
+// largest is the size of the largest stage of t.
+func (t Topology) largest() int { return max(len(t.Exchanges), len(t.Queues), len(t.Bindings)) }

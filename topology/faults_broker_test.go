@@ -5,11 +5,13 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/hopback/hopback/rabbittest"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -176,7 +178,7 @@ func TestLostConnection(t *testing.T) {
 	c := dial(t, proxy.URL(s.url))
 	proxy.Cut()
 	err := topology.Apply(t.Context(), c, sample())
-	if err == nil || !strings.Contains(err.Error(), "were not reached") {
+	if err == nil || !strings.Contains(err.Error(), "apply topology") {
 		t.Errorf("got %v", err)
 	}
 	if joined, ok := err.(interface{ Unwrap() []error }); !ok || len(joined.Unwrap()) != 1 {
@@ -184,6 +186,39 @@ func TestLostConnection(t *testing.T) {
 	}
 	if p, err := topology.MakePlan(t.Context(), c, nil, sample()); err == nil || !p.Empty() {
 		t.Errorf("%v; what was not looked at is not missing:\n%v", err, p)
+	}
+}
+
+// cutter resets the connection when its channels are used up.
+type cutter struct {
+	*amqp.Connection
+	proxy    *rabbittest.Proxy
+	channels atomic.Int32
+}
+
+func (c *cutter) Channel() (*amqp.Channel, error) {
+	if c.channels.Add(-1) == -1 {
+		c.proxy.Cut()
+	}
+	return c.Connection.Channel()
+}
+
+// TestConnectionLostMidway: what was found before is told, and the loss once.
+func TestConnectionLostMidway(t *testing.T) {
+	s := newSpace(t)
+	proxy := s.Proxy(t)
+	top := sample()
+	must(t, s.dial(t), func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare("hop.error", "topic", true, false, false, false, nil)
+	})
+	c := &cutter{Connection: dial(t, proxy.URL(s.url)), proxy: proxy}
+	// One for each of the six bindings; the one after that replaces the channel that
+	// the broker closes over hop.error.
+	c.channels.Store(int32(len(top.Bindings)))
+	err := topology.Apply(t.Context(), c, top)
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || len(joined.Unwrap()) != 2 || !errors.Is(err, topology.ErrMismatch) || !strings.Contains(err.Error(), "were not reached: the connection was lost") {
+		t.Errorf("got %v", err)
 	}
 }
 

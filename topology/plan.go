@@ -305,7 +305,7 @@ func planPassively(ctx context.Context, c Connection, t Topology) (Plan, error) 
 		}
 		return wrap("look for", kind, name, err)
 	}
-	err := run(ctx, "plan topology", c, func(crew *crew) error {
+	err := run(ctx, "plan topology", c, t.largest(), func(crew *crew) error {
 		if err := crew.stage(len(t.Exchanges), func(w *worker, i int) error {
 			e := t.Exchanges[i]
 			return look(w, "exchange", e.Name, func(ch *amqp.Channel) error {
