@@ -354,6 +354,64 @@ func TestBigHeaders(t *testing.T) {
 	})
 }
 
+// With no room left for what RabbitMQ adds in a slot, a message would come back
+// as one that no consumer can read, in front of all others. It is parked.
+func TestHeadersTooLargeToWait(t *testing.T) {
+	t.Parallel()
+	eachKind(t, func(t *testing.T, w *world) {
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 3), Handler: hopback.HandlerFunc(failing(9))})
+		sizes := []int{124_000, 130_450}
+		users := map[string]string{}
+		for _, n := range sizes {
+			id := fmt.Sprint(n)
+			users[id] = strings.Repeat(string(rune('a'+n%26)), n)
+			w.publish("", "work", amqp.Publishing{MessageId: id, Headers: amqp.Table{"big": users[id]}, Body: []byte("m")})
+		}
+		w.send("work", "small")
+		for _, d := range w.awaitParked("work.parked", len(sizes)+1) {
+			if d.MessageId == "small" {
+				continue
+			}
+			if d.Headers["big"] != users[d.MessageId] || d.Headers[attempt.HeaderReason] != attempt.ReasonTooLarge || d.Headers[attempt.HeaderCount] != int32(0) {
+				t.Errorf("%s: parked as %v with count %v", d.MessageId, d.Headers[attempt.HeaderReason], d.Headers[attempt.HeaderCount])
+			}
+			if s := w.events.story(d.MessageId); s != "received 1, parked 1" {
+				t.Errorf("%s: events: %s", d.MessageId, s)
+			}
+		}
+		if log := w.log.String(); strings.Contains(log, "lost the") || strings.Contains(log, "not subscribed") {
+			t.Error("a channel was closed")
+		}
+	})
+}
+
+// One whose headers fill the frame to the last byte cannot even be parked: there
+// is no room for a reason. It stays on its queue, and others pass it.
+func TestHeadersTooLargeToPark(t *testing.T) {
+	t.Parallel()
+	eachKind(t, func(t *testing.T, w *world) {
+		var seen calls
+		c := w.runConsumer(hopback.ConsumerConfig{
+			Route: quickRoute("work", 1), ShutdownTimeout: time.Second,
+			Handler: seen.handler(failing(9)),
+		})
+		w.publish("", "work", amqp.Publishing{MessageId: "full", Headers: amqp.Table{"big": strings.Repeat("x", 131_000)}})
+		eventually(t, "failed", func() bool { return len(seen.of("full")) == 1 && !seen.of("full")[0].Ended.IsZero() })
+		w.send("work", "small")
+		w.awaitParked("work.parked", 1)
+		if err := c.stop(); !errors.Is(err, hopback.ErrShutdownTimeout) {
+			t.Errorf("Run returned %v with a message that cannot be handed off", err)
+		}
+		eventually(t, "it is back on its queue", func() bool { return w.depth("work") == 1 })
+		if n := len(seen.of("full")); n != 1 {
+			t.Errorf("the handler ran %d times on what cannot be handed off", n)
+		}
+		if !strings.Contains(w.log.String(), "cannot be encoded") {
+			t.Error("nothing was logged about it")
+		}
+	})
+}
+
 // The largest body that RabbitMQ takes since 4.0 is retried and parked like any
 // other.
 func TestLargestBody(t *testing.T) {
