@@ -423,10 +423,10 @@ func (b *Broker) waitForLeaders(ctx context.Context) error {
 			quorum = quorum || q.Type == "quorum" || q.Type == "rabbit_quorum_queue"
 		}
 		if !quorum {
-			return nil // spares the second or two of a rabbitmqctl
+			return nil
 		}
 	}
-	_, err := b.Ctl(ctx, "eval", `
+	err := b.host.eval(ctx, `
 		Ask = fun(Ask, Server) -> case ra:members(Server, 1000) of {ok, _, _} -> ok; _ -> timer:sleep(50), Ask(Ask, Server) end end,
 		[Ask(Ask, amqqueue:get_pid(Q)) || Q <- rabbit_amqqueue:list(), amqqueue:get_type(Q) =:= rabbit_quorum_queue], ok.`)
 	if err != nil {

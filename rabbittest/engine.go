@@ -157,6 +157,10 @@ func (c *container) ctl(ctx context.Context, args ...string) ([]byte, error) {
 	return c.command(ctx, append([]string{"exec", c.name, "rabbitmqctl", "--quiet"}, args...)...)
 }
 
+func (c *container) eval(ctx context.Context, expressions string) error {
+	return evalByCtl(ctx, c, expressions)
+}
+
 func (c *container) close() error {
 	err := c.kill()
 	_ = c.alive.Close() // the watchdog now removes volume and folder

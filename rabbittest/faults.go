@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -29,7 +28,7 @@ func (b *Broker) MemoryAlarm(ctx context.Context, on bool) error {
 		// The running node's own setting, whatever the configuration says.
 		set, want = "{ok, Limit} = application:get_env(rabbit, vm_memory_high_watermark), vm_memory_monitor:set_vm_memory_high_watermark(Limit)", "false"
 	}
-	_, err := b.Ctl(ctx, "eval", set+`,
+	err := b.host.eval(ctx, set+`,
 		Wait = fun(Wait) ->
 			On = lists:any(fun({{resource_limit, memory, _}, _}) -> true; (_) -> false end, rabbit_alarm:get_alarms()),
 			case On of `+want+` -> ok; _ -> timer:sleep(20), Wait(Wait) end
@@ -45,24 +44,11 @@ func (b *Broker) MemoryAlarm(ctx context.Context, on bool) error {
 // operator would: clients get connection.close with reply code 320
 // (CONNECTION_FORCED). It does not keep them from connecting again.
 func (b *Broker) CloseConnections(ctx context.Context) error {
-	if b.o.NoManagement {
-		if _, err := b.Ctl(ctx, "close_all_connections", "--global", "closed by rabbittest"); err != nil {
-			return fmt.Errorf("closing all connections: %w", err)
-		}
-		return nil
-	}
-	// By user, since that list is the broker's own and is exact at once; the list
-	// of /api/connections shows a connection only seconds after it was opened.
-	var users []struct {
-		Name string `json:"name"`
-	}
-	if err := b.Get(ctx, "/api/users?disable_stats=true", &users); err != nil {
+	// Not through the management API: its list of connections is seconds late.
+	// The sync lets connections that are just being opened into the broker's list.
+	err := b.host.eval(ctx, `pg_local:sync(), rabbit_networking:close_all_connections("closed by rabbittest"), ok.`)
+	if err != nil {
 		return fmt.Errorf("closing all connections: %w", err)
-	}
-	for _, u := range users {
-		if err := b.Delete(ctx, "/api/connections/username/"+url.PathEscape(u.Name)); err != nil {
-			return fmt.Errorf("closing the connections of user %q: %w", u.Name, err)
-		}
 	}
 	return nil
 }

@@ -1,8 +1,9 @@
 package rabbittest
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"fmt"
 )
 
 // host is what runs a broker: processes of this machine, or a container engine.
@@ -20,9 +21,20 @@ type host interface {
 	kill() error
 	// ctl runs rabbitmqctl and returns its standard output.
 	ctl(ctx context.Context, args ...string) ([]byte, error)
+	// eval evaluates Erlang expressions in the broker, which must end in ok.
+	eval(ctx context.Context, expressions string) error
 	// close ends everything and removes what the host has made.
 	close() error
 }
 
-// errUnsupported is the answer on systems without POSIX processes.
-var errUnsupported = errors.New("rabbittest: private brokers need Linux, macOS or another UNIX")
+// evalByCtl is eval through rabbitmqctl, the slow way.
+func evalByCtl(ctx context.Context, h host, expressions string) error {
+	out, err := h.ctl(ctx, "eval", expressions)
+	if err != nil {
+		return err
+	}
+	if got := string(bytes.TrimSpace(out)); got != "ok" {
+		return fmt.Errorf("rabbitmqctl eval: %s", got)
+	}
+	return nil
+}

@@ -15,11 +15,10 @@ type Options struct {
 	// empty too, the first of [Installed].
 	Version string
 
-	// NoManagement leaves the management plugin out. The broker starts sooner
-	// and uses less memory; [Broker.Get], [Broker.Put] and [Broker.Delete] then
-	// return an error, and everything that else goes through the HTTP API
-	// ([Broker.Vhost], [Broker.AddUser], [Broker.CloseConnections]) takes the
-	// slower way through rabbitmqctl, one to three seconds a call.
+	// NoManagement leaves the management plugin out. The broker uses less memory
+	// and does not gather statistics; [Broker.Get], [Broker.Put] and the like
+	// then return an error, and [Broker.Vhost] and [Broker.AddUser] take the
+	// slower way through rabbitmqctl, one to three seconds each.
 	NoManagement bool
 
 	// Plugins are enabled on top of the management plugin, for example

@@ -2,7 +2,12 @@
 
 package rabbittest
 
-import "io"
+import (
+	"errors"
+	"io"
+)
+
+var errUnsupported = errors.New("rabbittest: private brokers need Linux, macOS or another UNIX")
 
 func newProcesses(Installation, string, bool, string, string, ports, io.Writer) (host, error) {
 	return nil, errUnsupported
