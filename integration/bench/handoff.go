@@ -125,7 +125,8 @@ func bareLoop(url string, o options, confirm bool, step func(b *bare, d amqp.Del
 	if err := b.ch.Qos(o.prefetch, 0, false); err != nil {
 		return 0, err
 	}
-	deliveries, err := b.ch.Consume(workQueue, "", false, false, false, false, nil)
+	const tag = "bench"
+	deliveries, err := b.ch.Consume(workQueue, tag, false, false, false, false, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -139,7 +140,12 @@ func bareLoop(url string, o options, confirm bool, step func(b *bare, d amqp.Del
 			return 0, err
 		}
 	}
-	// Written is not done: wait until the broker has worked through it.
+	// Written is not done: wait until the broker has worked through it. The
+	// cancel makes a quorum queue take the acknowledgements that it still keeps
+	// back.
+	if err := b.ch.Cancel(tag, false); err != nil {
+		return 0, err
+	}
 	if _, err := b.sync(workQueue); err != nil {
 		return 0, err
 	}

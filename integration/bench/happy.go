@@ -93,10 +93,10 @@ func consumeAll(ctx context.Context, url string, o options, seen *counter, handl
 		stop()
 		return 0, fmt.Errorf("the consumer ended early: %w", err)
 	}
+	took := time.Since(time.Unix(0, seen.start.Load()))
 	stop()
 	if err := <-ended; err != nil { // waits for the acknowledgements
 		return 0, err
 	}
-	took := time.Since(time.Unix(0, seen.start.Load()))
 	return float64(o.messages) / took.Seconds(), nil
 }

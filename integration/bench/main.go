@@ -94,7 +94,7 @@ func run(ctx context.Context) error {
 		o.rates = append(o.rates, n)
 	}
 	// Lost connections and the like would be news; the rest is noise here.
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 
 	var all []figure
 	for _, v := range o.versions {
