@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -55,6 +56,7 @@ type Session struct {
 	*amqp.Connection
 	done    chan struct{}
 	raw     net.Conn
+	cut     atomic.Bool // by us
 	closed  <-chan *amqp.Error
 	blocked <-chan amqp.Blocking
 	err     error // why it ended; read after done
@@ -153,6 +155,7 @@ func (c *Conn) Drop(s *Session, why error) {
 // Cut ends the session without a handshake. It closes the socket first: a plain close would wait for the lock that a
 // blocked write holds.
 func (s *Session) Cut() {
+	s.cut.Store(true)
 	s.raw.Close()
 	go s.Connection.CloseDeadline(time.Now()) //nolint:errcheck // the socket is gone
 }
@@ -215,10 +218,10 @@ func (c *Conn) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			c.cfg.Logger.Warn("lost the connection to the broker", "connection", c.cfg.Purpose, "error", s.err)
 			// A broker that accepts and closes at once must not be hammered.
-			if short++; lost.Sub(began) > time.Second {
+			if short++; lost.Sub(began) > time.Second || s.cut.Load() {
 				short = 1
 			}
-			sleep(ctx, redial.Delay(short, 0, backoff.Random()))
+			sleep(ctx, redial.Delay(min(short, 4), 0, backoff.Random())) // up to 0.8 s
 		}
 		try = 0
 	}
@@ -360,7 +363,8 @@ func CheckURL(rawURL string) error {
 		return errors.New("it holds a blank")
 	case scheme != "amqp" && scheme != "amqps":
 		return errors.New("it does not begin with amqp:// or amqps://")
-	case parseErr != nil, err != nil && u.RawQuery == "", strings.Contains(rawURL, "@") && u.User == nil:
+	case parseErr != nil, err != nil && u.RawQuery == "", strings.Contains(rawURL, "@") && u.User == nil,
+		parseErr == nil && strings.Contains(u.EscapedPath(), "@"): // a password with both "@" and "/" ends up there
 		return errors.New("it cannot be read: percent-encode what is special in user and password")
 	case err != nil:
 		return errors.New("its parameters cannot be read")

@@ -185,6 +185,8 @@ func TestURLsKeepTheirSecrets(t *testing.T) {
 		{"amqp://guest:53?s3cret@host", false, ""},
 		{"amqp://guest:53/s3cret@host", false, ""},
 		{"amqp://guest:s3cret%zz@host", false, ""},
+		{"amqp://guest:x@s3cret/y@host", false, ""},
+		{"amqp://guest:s3cret@host/a%40b", true, "amqp://guest:xxxxx@host/a%40b"},
 		{"amqp://guest:s3cret x@host", false, ""},
 		{"amqp://guest:s3cret@host?heartbeat=s3cret", false, ""},
 		{"", false, ""},
