@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -103,8 +104,14 @@ func newWorld(t testing.TB) *world {
 // newWorldOn makes a fresh virtual host on a broker of the test's own.
 func newWorldOn(t testing.TB, b *rabbittest.Broker) *world {
 	t.Helper()
+	return newWorldIn(t, b, b.Vhost(t))
+}
+
+// newWorldIn is a world in a virtual host that the test made itself.
+func newWorldIn(t testing.TB, b *rabbittest.Broker, amqpURL string) *world {
+	t.Helper()
 	w := &world{
-		t: t, broker: b, url: b.Vhost(t), events: &recorder{}, log: &logBuffer{},
+		t: t, broker: b, url: amqpURL, events: &recorder{}, log: &logBuffer{},
 		parking: map[string]bool{}, prefix: map[string]bool{},
 	}
 	uri, err := amqp.ParseURI(w.url)
@@ -301,7 +308,7 @@ type queue struct {
 func (w *world) queues() []queue {
 	w.t.Helper()
 	var all []queue
-	if err := w.broker.Get(context.Background(), "/api/queues/"+w.vhost+"?disable_stats=true", &all); err != nil {
+	if err := w.broker.Get(context.Background(), "/api/queues/"+url.PathEscape(w.vhost)+"?disable_stats=true", &all); err != nil {
 		w.t.Fatalf("list the queues: %v", err)
 	}
 	return all
