@@ -106,11 +106,11 @@ func runDemoJSON(cmd *cobra.Command, o demo.Options) error {
 // interruptedDemo is the end after Ctrl-C, with which the context of the command
 // has ended. The broker is stopped already.
 func interruptedDemo(res *demo.Result) error {
-	text := "interrupted before anything was sent; the private broker is stopped"
+	at := "before anything was sent"
 	if res != nil && res.Total.Sent > 0 {
-		text = "interrupted; " + res.Counted()
+		at = "at " + res.Counted()
 	}
-	return errors.New(text)
+	return fmt.Errorf("interrupted %s\nThe private broker is stopped, and its data is removed", at)
 }
 
 // screen finds out how to draw on an output. A terminal that calls itself dumb
