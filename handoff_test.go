@@ -122,6 +122,12 @@ func TestShutdownIsNoFailure(t *testing.T) {
 	if h.exchange != "" || sub.all.count() != 0 {
 		t.Errorf("handed off to %q, %d in flight; want it left alone", h.exchange, sub.all.count())
 	}
+
+	h = handoffOf(t, c, sub, amqp.Delivery{})
+	c.settle(ctx, h, &trap{}) // a failure during a shutdown that says nothing of it
+	if !strings.HasPrefix(h.exchange, "hop.delay.") {
+		t.Errorf("handed off to %q, want a slot", h.exchange)
+	}
 }
 
 // Limits count from the first failure, also at the first failure.
