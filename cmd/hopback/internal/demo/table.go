@@ -123,9 +123,8 @@ func (r *Result) next(s style) []string {
 	}
 }
 
-// Counted is one line about a story that was interrupted.
+// Counted is the balance of a story that was interrupted, in words.
 func (r *Result) Counted() string {
 	t := r.Total
-	return fmt.Sprintf("counted until then: %d sent, %d handled, %d parked, %d waiting in the private broker, which is gone now",
-		t.Sent, t.Handled, t.Parked, t.Sent-t.Handled-t.Parked)
+	return fmt.Sprintf("%d sent, %d handled, %d parked, %d waiting", t.Sent, t.Handled, t.Parked, t.Sent-t.Handled-t.Parked)
 }
