@@ -39,7 +39,8 @@ type ConsumerConfig struct {
 
 	// ShutdownTimeout is how long Run waits for running handlers and their
 	// confirms once its context has ended. What is not finished then stays
-	// unacknowledged and is delivered again. 0 means 30 s.
+	// unacknowledged and is delivered again; closing the channel may take up to
+	// 5 s more where the broker does not answer. 0 means 30 s.
 	ShutdownTimeout time.Duration
 
 	// CrashLimit is how many deliveries without a settlement a message may have
@@ -106,9 +107,11 @@ type Consumer struct {
 	repairs  repairs
 	refused  sparse // hand-offs that were not confirmed
 	unseen   sparse // messages that were parked without a handler
+	panicked sparse // handlers
 
 	mu    sync.Mutex
-	state error // nil while subscribed
+	state error         // nil while subscribed
+	sub   *subscription // then
 }
 
 // ErrShutdownTimeout is returned by Run when handlers or confirms were not
@@ -174,13 +177,28 @@ func (c *Consumer) Ready() bool { return c.Healthy() == nil }
 func (c *Consumer) Healthy() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.state == nil {
+		// What was delivered before may keep the handlers busy for long after
+		// the broker has cancelled.
+		select {
+		case <-c.sub.stopped:
+			return c.sub.err
+		default:
+		}
+	}
 	return c.state
 }
 
 func (c *Consumer) setState(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.state = err
+	c.state, c.sub = err, nil
+}
+
+func (c *Consumer) setSubscribed(sub *subscription) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state, c.sub = nil, sub
 }
 
 // Run consumes until ctx ends, then finishes what is running and returns nil.
@@ -189,7 +207,8 @@ func (c *Consumer) setState(err error) {
 // missing work queue, a slot that somebody declared with other arguments
 // (topology.ErrMismatch), a missing permission (topology.ErrAccess). An
 // unreachable broker is waited for. Once it has been subscribed, Run ends for
-// ctx alone and comes back from everything else.
+// ctx, or with ErrClosed when the client is closed under it, and comes back from
+// everything else. It can be called again when it has returned.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.running.CompareAndSwap(false, true) {
 		return errors.New("run the consumer: it is running already")
@@ -223,7 +242,7 @@ func (c *Consumer) consume(ctx context.Context, jobs chan<- job) (*subscription,
 	for try := int64(1); ; try++ {
 		sub, err := c.subscribe(ctx)
 		if err == nil {
-			c.setState(nil)
+			c.setSubscribed(sub)
 			if !first {
 				c.log.Info("subscribed again")
 			}

@@ -212,8 +212,9 @@ func (h *handoff) again(err error) {
 		return
 	}
 	switch {
-	case errors.Is(err, link.ErrNacked) && h.record.Reason == "":
-		// A slot can be without a leader while its neighbours are well.
+	case (errors.Is(err, link.ErrNacked) || errors.Is(err, link.ErrTimeout)) && h.record.Reason == "":
+		// A slot can be without a leader while its neighbours are well. It
+		// refuses, or says nothing; and each silence costs a connection.
 		h.request.Avoid = h.exchange
 		h.into(h.c.delays.Hold(h.request))
 		h.request.Avoid = ""

@@ -14,6 +14,8 @@ import (
 // published with; what Hopback knows of its life stands in the fields at the
 // end and, as x-retry-* headers, in Headers.
 type Message struct {
+	// Body and Headers are for reading: they are what a retry publishes again,
+	// so a handler that changes them changes the message.
 	Body    []byte
 	Headers amqp.Table // nil when there are none
 

@@ -120,7 +120,13 @@ func (c *Consumer) handle(ctx context.Context, h *handoff) {
 	returned := false
 	defer func() {
 		if !returned { // panicked, or called Goexit: then recover gives nil
-			err = &PanicError{Value: recover(), Stack: stack()}
+			p := &PanicError{Value: recover(), Stack: stack()}
+			err = p
+			if others, ok := c.panicked.may(); ok {
+				c.log.Error("the handler panicked; the message is retried like after any failure",
+					"retry", h.record.Count, "message_id", h.source.MessageId,
+					"error", p.Error(), "stack", string(p.Stack), "others", others)
+			}
 		}
 		h.took = time.Since(start)
 		c.settle(ctx, h, err)

@@ -3,6 +3,7 @@ package link
 import (
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -32,6 +33,30 @@ func TestReturnsOfDerivedMessages(t *testing.T) {
 		}
 		if _, ok := c.takeReturn(tt.lost); ok {
 			t.Error("a return was found twice")
+		}
+	}
+}
+
+// Late is what was out for the whole of the timeout while the broker took
+// publishes.
+func TestLate(t *testing.T) {
+	const timeout = time.Minute
+	now := time.Now()
+	for _, tt := range []struct {
+		name string
+		conn *Conn
+		at   time.Time
+		want bool
+	}{
+		{"just sent", &Conn{}, now, false},
+		{"long ago", &Conn{}, now.Add(-time.Hour), true},
+		{"long ago, and blocked", &Conn{blocked: true}, now.Add(-time.Hour), false},
+		{"long ago, and blocked until now", &Conn{resumed: now}, now.Add(-time.Hour), false},
+		{"blocked long ago", &Conn{resumed: now.Add(-2 * time.Hour)}, now, false},
+	} {
+		c := &confirmer{p: &Publisher{conn: tt.conn, timeout: timeout}}
+		if got := c.late(sent{at: tt.at}); got != tt.want {
+			t.Errorf("%s: late is %t", tt.name, got)
 		}
 	}
 }

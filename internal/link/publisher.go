@@ -22,6 +22,10 @@ var (
 	// ErrUnknown: the channel ended, or the confirm did not come in time. The
 	// message may or may not be there.
 	ErrUnknown = errors.New("unconfirmed")
+	// ErrTimeout comes with ErrUnknown where it is this very message that was
+	// not confirmed in time, as by a queue without a leader, and not another
+	// one on the same channel.
+	ErrTimeout = errors.New("no confirm in time")
 	// ErrStale: the message was not sent, since its source is no longer ours.
 	ErrStale = errors.New("not sent: its source was lost meanwhile")
 	// ErrEncode: the message cannot be written as AMQP.
@@ -201,6 +205,10 @@ func (p *Publisher) write(ctx context.Context, s *Session, ch *amqp.Channel, out
 		}
 		batch = p.take(batch)
 		for i, pub := range batch {
+			if blocked, _ := p.conn.Blocked(); blocked {
+				p.putBack(batch[i:])
+				break
+			}
 			if pub.Stale != nil && pub.Stale() {
 				pub.Done(ErrStale)
 				continue
@@ -300,12 +308,18 @@ func (c *confirmer) await(m sent, tick <-chan time.Time) {
 		case <-m.dc.Done():
 			return
 		case <-tick:
-			since, flowing := c.p.conn.flowing(m.at)
-			if flowing && time.Since(since) > c.p.timeout {
+			if c.late(m) {
 				c.p.conn.Drop(c.s, fmt.Errorf("no confirm within %s", c.p.timeout))
 			}
 		}
 	}
+}
+
+// late reports whether a confirm has been out for longer than it may, not
+// counting the time that the broker was blocked.
+func (c *confirmer) late(m sent) bool {
+	since, flowing := c.p.conn.flowing(m.at)
+	return flowing && time.Since(since) > c.p.timeout
 }
 
 // drainReturns picks up what came back. amqp091-go hands over a return before
@@ -334,6 +348,8 @@ func (c *confirmer) fate(m sent) error {
 	case m.dc.Acked():
 		c.confirmed = true
 		return nil
+	case c.ch.IsClosed() && c.late(m):
+		return fmt.Errorf("%w: %w", ErrUnknown, ErrTimeout)
 	case c.ch.IsClosed(): // amqp091-go reports a closed channel as a nack
 		return fmt.Errorf("%w: channel closed", ErrUnknown)
 	default:
