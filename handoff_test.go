@@ -234,6 +234,19 @@ func TestTooLargeToWait(t *testing.T) {
 	}
 }
 
+// However small the frames of a broker are, a message with few headers waits.
+func TestSmallFrames(t *testing.T) {
+	for _, frame := range []int{4 << 10, 8 << 10, 128 << 10, 0} {
+		c, sub := unsent(t, ConsumerConfig{})
+		sub.session.Config.FrameSize = frame
+		h := handoffOf(t, c, sub, amqp.Delivery{Headers: amqp.Table{"mine": strings.Repeat("x", 500)}})
+		c.fail(h, errors.New(strings.Repeat("long", 1000)))
+		if !strings.HasPrefix(h.exchange, "hop.delay.") || frame > 0 && attempt.HeaderSize(&h.msg) > frame/2 {
+			t.Errorf("frames of %d: handed off to %q with a header of %d bytes", frame, h.exchange, attempt.HeaderSize(&h.msg))
+		}
+	}
+}
+
 // The header x-delivery-count is the broker's word only on a message that was
 // delivered before: a client can write it, and one that moves messages keeps it.
 func TestCrashCountOfAClient(t *testing.T) {

@@ -140,7 +140,7 @@ func (s *subscription) headerLimit() int {
 	if frame <= 0 {
 		frame = 128 << 10
 	}
-	return frame - 8<<10
+	return max(frame-8<<10, frame/2) // RabbitMQ allows frames down to 4 KiB
 }
 
 // live reports whether a settlement would still reach its message.
