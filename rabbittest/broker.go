@@ -57,11 +57,17 @@ func Run(ctx context.Context, o Options) (*Broker, error) {
 	var err error
 	for range 3 {
 		b, err = run(ctx, o)
-		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "eaddrinuse") {
+		if err == nil || ctx.Err() != nil || !portTaken(err) {
 			break
 		}
 	}
 	return b, err
+}
+
+// portTaken reports whether a start failed in the words of the broker, or of its
+// port mapper, for a port that is in use.
+func portTaken(err error) bool {
+	return strings.Contains(err.Error(), "eaddrinuse") || strings.Contains(err.Error(), "ddress already in use")
 }
 
 func run(ctx context.Context, o Options) (b *Broker, err error) {
@@ -147,6 +153,20 @@ func (b *Broker) prepare(id string, container bool) error {
 		return err
 	}
 	b.ports = ports{amqp: p[0], management: p[1], epmd: p[2], dist: p[3]}
+	for _, want := range []struct {
+		port int
+		is   *int
+	}{{b.o.Port, &b.ports.amqp}, {b.o.ManagementPort, &b.ports.management}} {
+		if want.port == 0 {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", want.port))
+		if err != nil {
+			return fmt.Errorf("port %d cannot be used: %w", want.port, err)
+		}
+		l.Close()
+		*want.is = want.port
+	}
 
 	// The data belongs to a node of one name: a folder that is used again keeps it.
 	nodeFile := filepath.Join(b.dir, "node")
@@ -239,6 +259,10 @@ func (b *Broker) isRunning() bool {
 	}
 }
 
+// Exited is closed when the broker that runs now has ended, by itself or by one
+// of the methods. After another start there is another channel.
+func (b *Broker) Exited() <-chan struct{} { return b.host.exited() }
+
 // Start starts the broker again after [Broker.Stop], [Broker.Kill] or its own
 // death, with the same data and ports, and returns when it accepts connections
 // and every quorum queue has a leader. A running broker is left as it is.
@@ -274,7 +298,7 @@ func (b *Broker) start(ctx context.Context) error {
 	}
 	if err := b.waitUntilUp(ctx, logged); err != nil {
 		kerr := b.host.kill()
-		return fmt.Errorf("starting RabbitMQ %s: %w\n%s", b.version, errors.Join(err, kerr), b.LogTail(4000))
+		return fmt.Errorf("starting RabbitMQ %s: %w\n%s", b.version, errors.Join(err, kerr), b.whyNot(logged))
 	}
 	return nil
 }
@@ -301,21 +325,37 @@ func (b *Broker) waitUntilUp(ctx context.Context, logged int64) error {
 		// Clients are let in a moment before the boot is over, and a stop in that
 		// moment is reported as a failed boot (4.3.6). The wait is bounded, since
 		// the words are all there is to go by.
-		if b.logHas(logged, " completed with ") || time.Since(since) > 10*time.Second {
+		if bytes.Contains(b.logFrom(logged), []byte(" completed with ")) || time.Since(since) > 10*time.Second {
 			return nil
 		}
 	}
 }
 
-// logHas reports whether the broker's output from an offset on holds some words.
-func (b *Broker) logHas(offset int64, words string) bool {
+// logFrom is the broker's output from an offset on, at most 1 MiB of it.
+func (b *Broker) logFrom(offset int64) []byte {
 	f, err := os.Open(b.logFile())
 	if err != nil {
-		return false
+		return nil
 	}
 	defer f.Close()
 	text, _ := io.ReadAll(io.NewSectionReader(f, offset, 1<<20))
-	return bytes.Contains(text, []byte(words))
+	return text
+}
+
+// whyNot is what the broker said about a start that failed: from its first error
+// on, since what follows are the crash reports of everything around it.
+func (b *Broker) whyNot(logged int64) string {
+	const most = 3000
+	text := b.logFrom(logged)
+	first := bytes.Index(text, []byte("[error]"))
+	if boot := bytes.Index(text, []byte("BOOT FAILED")); first < 0 || boot >= 0 && boot < first {
+		first = boot
+	}
+	if first < 0 {
+		return b.LogTail(most)
+	}
+	text = text[1+bytes.LastIndexByte(text[:first], '\n'):]
+	return string(text[:min(len(text), most)])
 }
 
 func (b *Broker) answersAMQP(ctx context.Context) bool {

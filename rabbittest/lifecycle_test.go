@@ -3,7 +3,9 @@ package rabbittest
 import (
 	"context"
 	"errors"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +42,7 @@ func TestDataOutlivesTheBroker(t *testing.T) {
 			t.Errorf("%s: the connection ended with %v, want 320", end.name, err)
 		}
 		if end.name != "restart" {
-			eventually(t, "the broker is gone", func() bool { return !b.isRunning() })
+			receive(t, "the end of the broker", b.Exited())
 			if _, err := amqp.Dial(u); err == nil {
 				t.Fatalf("%s: the broker still answers", end.name)
 			}
@@ -141,6 +143,8 @@ func TestStartFails(t *testing.T) {
 	t.Run("options", func(t *testing.T) {
 		for _, o := range []Options{
 			{Version: "latest"},
+			{Port: 65536},
+			{ManagementPort: -1},
 			{Config: []string{"a = 1\nb = 2"}},
 			{Config: []string{"no equals sign"}},
 			{Plugins: []string{"rabbitmq_stream]. ["}},
@@ -150,6 +154,22 @@ func TestStartFails(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestPorts(t *testing.T) {
+	p, err := freePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := Start(t, Options{Port: p[0], ManagementPort: p[1]})
+	for _, want := range []struct{ url, port string }{{b.URL(), strconv.Itoa(p[0])}, {b.ManagementURL(), strconv.Itoa(p[1])}} {
+		if u, _ := url.Parse(want.url); u.Port() != want.port {
+			t.Errorf("URL %s, want port %s", want.url, want.port)
+		}
+	}
+	if _, err := Run(t.Context(), Options{Port: p[0]}); err == nil || !strings.Contains(err.Error(), strconv.Itoa(p[0])) {
+		t.Errorf("a second broker on the same port: %v, want an error that names it", err)
+	}
 }
 
 func skipIfMissing(t *testing.T, err error) {

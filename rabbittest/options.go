@@ -39,6 +39,10 @@ type Options struct {
 	// broker's own default in place.
 	DeadLetterPrefetch int
 
+	// Port and ManagementPort are the TCP ports on 127.0.0.1, for a broker that
+	// should be found at the same place every day. 0 is a free port.
+	Port, ManagementPort int
+
 	// Log receives the broker's own output as it comes. The output is kept in
 	// the data folder in any case. Writes come from one goroutine.
 	Log io.Writer
@@ -54,6 +58,14 @@ type Options struct {
 func (o Options) validate() error {
 	if strings.Trim(o.Version, "0123456789.") != "" {
 		return fmt.Errorf("rabbittest: Options.Version is %q: want leading version numbers such as \"4.3\"", o.Version)
+	}
+	for _, p := range []struct {
+		field string
+		port  int
+	}{{"Port", o.Port}, {"ManagementPort", o.ManagementPort}} {
+		if p.port < 0 || p.port > 65535 {
+			return fmt.Errorf("rabbittest: Options.%s is %d: want 1 to 65535, or 0 for a free one", p.field, p.port)
+		}
 	}
 	for _, l := range o.Config {
 		if strings.ContainsAny(l, "\n\r") {

@@ -68,6 +68,19 @@ func Shared(t testing.TB, version ...string) *Broker {
 	return b
 }
 
+// CloseShared closes the brokers of [Shared] before the process ends. There is no
+// need to, but for a TestMain that looks for goroutines which are left over.
+func CloseShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	var err error
+	for _, b := range shared.brokers {
+		err = errors.Join(err, b.Close())
+	}
+	shared.brokers = nil
+	return err
+}
+
 // giveUp ends a test for which there is no broker.
 func giveUp(t testing.TB, err error) {
 	t.Helper()
