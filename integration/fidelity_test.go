@@ -344,6 +344,7 @@ func TestBigHeaders(t *testing.T) {
 				t.Errorf("%s: count %v, reason %v, error %.20q", d.MessageId, d.Headers[attempt.HeaderCount], d.Headers[attempt.HeaderReason], text)
 			}
 			p := attempt.FromDelivery(&d)
+			delete(p.Headers, "x-delivery-count") // the parking queue's own, on 3.10 already at the first look
 			if n := attempt.HeaderSize(&p); n > 128<<10-8<<10 {
 				t.Errorf("%s: parked with %d bytes of headers", d.MessageId, n)
 			}

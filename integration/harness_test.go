@@ -569,7 +569,7 @@ func (r *recorder) String() string {
 	defer r.mu.Unlock()
 	var b strings.Builder
 	for _, e := range r.list[max(0, len(r.list)-100):] {
-		fmt.Fprintf(&b, "%s %s %s %s attempt %d %s %s %v\n",
+		fmt.Fprintf(&b, "%s %s %s %s attempt %d %s %s %.100v\n",
 			e.At.Format("05.000"), e.What, e.Queue, e.MessageID, e.Attempt, e.Reason, e.Delay, e.Err)
 	}
 	return b.String()
