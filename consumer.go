@@ -103,7 +103,7 @@ type Consumer struct {
 	needs   topology.Topology
 	running atomic.Bool
 
-	inFlight *inFlight // of the current Run
+	subs     []*subscription // of the current Run, with something to settle
 	repairs  repairs
 	refused  sparse // hand-offs that were not confirmed
 	unseen   sparse // messages that were parked without a handler
@@ -227,7 +227,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	// Handlers outlive ctx, by as much as the shutdown allows.
 	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(errStopping)
-	c.inFlight = new(inFlight)
+	c.subs = nil
 	workers := c.startWorkers(work)
 
 	last, err := c.consume(ctx, workers.jobs)
@@ -337,15 +337,22 @@ func (c *Consumer) shutdown(sub *subscription, workers *workers, giveUp context.
 	deadline, cancel := context.WithTimeout(context.Background(), c.cfg.ShutdownTimeout)
 	defer cancel()
 	sub.cancel(deadline)
-	finished := c.inFlight.wait(deadline)
+	// Not for hand-offs whose channel has ended: the broker has those messages
+	// back, and may itself be away for long.
+	finished := waitUntil(deadline, func() bool {
+		return workers.busy.Load() == 0 && !slices.ContainsFunc(c.subs, func(s *subscription) bool { return !s.settled() })
+	})
 	workers.stop()
 	if finished {
 		sub.close(deadline)
 		workers.wait(deadline)
 		return nil
 	}
-	left := c.inFlight.count()
-	sub.abandon() // first, so that what fails by the end of its context is no failure
+	left := int64(0)
+	for _, s := range c.subs {
+		left += s.inFlight.Load()
+		s.abandon() // first, so that what fails by the end of its context is no failure
+	}
 	giveUp(errStopping)
 	closing, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -197,8 +197,15 @@ func (h *handoff) sent(err error) {
 			"retry", h.record.Count, "message_id", h.source.MessageId, "exchange", h.exchange,
 			"try", h.tries, "next_in", wait, "error", err, "others", others)
 	}
-	// Never at once on this goroutine: it reads the confirms of all others.
-	time.AfterFunc(wait, func() { h.again(err) })
+	go func() { // also without a wait: this one reads the confirms of all others
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-h.sub.done:
+		}
+		h.again(err)
+	}()
 }
 
 // retryPublish is how long a hand-off waits before it is tried again.

@@ -38,7 +38,7 @@ func unsent(t *testing.T, cfg ConsumerConfig) (*Consumer, *subscription) {
 	}
 	sub := &subscription{
 		session: &link.Session{Connection: &amqp.Connection{Config: amqp.Config{FrameSize: 128 << 10}}},
-		all:     new(inFlight), stopped: make(chan struct{}), done: make(chan struct{}),
+		stopped: make(chan struct{}), done: make(chan struct{}),
 	}
 	close(sub.stopped)
 	close(sub.done)
@@ -102,8 +102,8 @@ func TestFailuresOfEveryKindAreRetried(t *testing.T) {
 			if h.record.Error == "" {
 				t.Error("the record has no error")
 			}
-			if sub.all.count() != 1 {
-				t.Errorf("%d in flight before it is confirmed, want 1", sub.all.count())
+			if sub.inFlight.Load() != 1 {
+				t.Errorf("%d in flight before it is confirmed, want 1", sub.inFlight.Load())
 			}
 		})
 	}
@@ -119,8 +119,8 @@ func TestShutdownIsNoFailure(t *testing.T) {
 	})})
 	h := handoffOf(t, c, sub, amqp.Delivery{})
 	c.handle(ctx, h)
-	if h.exchange != "" || sub.all.count() != 0 {
-		t.Errorf("handed off to %q, %d in flight; want it left alone", h.exchange, sub.all.count())
+	if h.exchange != "" || sub.inFlight.Load() != 0 {
+		t.Errorf("handed off to %q, %d in flight; want it left alone", h.exchange, sub.inFlight.Load())
 	}
 
 	h = handoffOf(t, c, sub, amqp.Delivery{})
@@ -279,18 +279,70 @@ func TestWorkersBelongToOneRun(t *testing.T) {
 	}
 }
 
+// A shutdown does not wait for what the broker has back already: it may be away
+// for hours. For what can still be settled it waits as long as it may.
+func TestShutdownWaits(t *testing.T) {
+	shutdown := func(c *Consumer, w *workers) error {
+		return c.shutdown(c.nothing(), w, func(error) {})
+	}
+	c, dead := unsent(t, ConsumerConfig{ShutdownTimeout: time.Hour})
+	dead.begin()
+	c.subs = []*subscription{dead}
+	if err := shutdown(c, c.startWorkers(t.Context())); err != nil {
+		t.Error(err)
+	}
+
+	c, live := unsent(t, ConsumerConfig{ShutdownTimeout: 20 * time.Millisecond})
+	live.done = make(chan struct{})
+	live.begin()
+	c.subs = []*subscription{live}
+	if err := shutdown(c, c.startWorkers(t.Context())); !errors.Is(err, ErrShutdownTimeout) || !strings.Contains(err.Error(), "1 message") {
+		t.Errorf("%v, want ErrShutdownTimeout for 1 message", err)
+	}
+	if live.live() {
+		t.Error("after its time a shutdown would still settle")
+	}
+
+	c, _ = unsent(t, ConsumerConfig{ShutdownTimeout: time.Hour})
+	w := c.startWorkers(t.Context())
+	w.busy.Add(1)
+	time.AfterFunc(30*time.Millisecond, func() { w.busy.Add(-1) })
+	if err := shutdown(c, w); err != nil || w.busy.Load() != 0 {
+		t.Errorf("%v with %d handlers running", err, w.busy.Load())
+	}
+}
+
+// A hand-off that waits for its next try ends with its channel.
+func TestWaitingEndsWithTheChannel(t *testing.T) {
+	c, sub := unsent(t, ConsumerConfig{})
+	sub.done = make(chan struct{})
+	h := handoffOf(t, c, sub, amqp.Delivery{})
+	c.fail(h, errSentinel)
+	h.tries = 100 // half a minute
+	h.sent(link.ErrNacked)
+	if sub.settled() {
+		t.Fatal("given up while its channel is open")
+	}
+	close(sub.done)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if !waitUntil(ctx, func() bool { return sub.inFlight.Load() == 0 }) {
+		t.Error("still in flight 10 s after its channel ended")
+	}
+}
+
 // An observer has been told by the time that a message counts as done.
 func TestToldBeforeDone(t *testing.T) {
 	c, sub := unsent(t, ConsumerConfig{})
 	h := handoffOf(t, c, sub, amqp.Delivery{})
 	open := int64(-1)
-	h.ack(func(Observer) { open = sub.all.count() })
-	if open != 1 || sub.all.count() != 0 {
-		t.Errorf("%d in flight while it was told, %d after; want 1 and 0", open, sub.all.count())
+	h.ack(func(Observer) { open = sub.inFlight.Load() })
+	if open != 1 || sub.inFlight.Load() != 0 {
+		t.Errorf("%d in flight while it was told, %d after; want 1 and 0", open, sub.inFlight.Load())
 	}
 	h = handoffOf(t, c, sub, amqp.Delivery{})
 	h.ack(func(Observer) { panic("observer") })
-	if sub.all.count() != 0 {
+	if sub.inFlight.Load() != 0 {
 		t.Error("an observer that panics keeps a message in flight for ever")
 	}
 }

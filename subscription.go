@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,8 +24,7 @@ type subscription struct {
 	tag        string
 	deliveries <-chan amqp.Delivery
 	acks       *link.Acks
-	inFlight   inFlight
-	all        *inFlight     // of the Run that it belongs to
+	inFlight   atomic.Int64  // messages between their delivery and their settlement
 	stopped    chan struct{} // closed when the broker delivers no more
 	done       chan struct{} // closed when the channel is, after stopped
 	abandoned  atomic.Bool   // by a shutdown that ran out of time
@@ -52,7 +52,7 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 		return nil, fmt.Errorf("open a channel: %w", err)
 	}
 	s := &subscription{
-		session: session, ch: ch, tag: fmt.Sprintf("hopback-%016x", random()), all: c.inFlight,
+		session: session, ch: ch, tag: fmt.Sprintf("hopback-%016x", random()),
 		stopped: make(chan struct{}), done: make(chan struct{}),
 	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -66,6 +66,7 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 	}
 	s.acks = link.NewAcks(ch, s.done)
 	go s.watch(closed, cancelled, c.cfg.Route.Queue)
+	c.subs = append(slices.DeleteFunc(c.subs, (*subscription).settled), s)
 	return s, nil
 }
 
@@ -122,15 +123,12 @@ func (s *subscription) why() error {
 }
 
 // begin and finish bracket a message's time in this process.
-func (s *subscription) begin() {
-	s.all.add()
-	s.inFlight.add()
-}
+func (s *subscription) begin()  { s.inFlight.Add(1) }
+func (s *subscription) finish() { s.inFlight.Add(-1) }
 
-func (s *subscription) finish() {
-	s.all.remove()
-	s.inFlight.remove()
-}
+// settled reports whether nothing of it is left to settle. When its channel has
+// ended nothing is: what still waits for a confirm then is of no consequence.
+func (s *subscription) settled() bool { return s.inFlight.Load() == 0 || !s.live() }
 
 // headerLimit is the most bytes that properties and headers of a successor may
 // take: 8 KiB below the frame, since the broker adds headers of its own when it
@@ -202,7 +200,7 @@ func (s *subscription) end() {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), topologyTimeout)
 		defer cancel()
-		s.inFlight.wait(ctx)
+		waitUntil(ctx, s.settled)
 		closing, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		s.close(closing)

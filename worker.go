@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -28,6 +27,7 @@ type workers struct {
 	jobs chan job
 	quit chan struct{}
 	all  sync.WaitGroup
+	busy atomic.Int64 // those that work on a message
 }
 
 func (c *Consumer) startWorkers(ctx context.Context) *workers {
@@ -72,7 +72,11 @@ func (c *Consumer) work(ctx context.Context, w *workers) {
 			returned = true
 			return
 		case j := <-w.jobs:
-			c.process(ctx, j)
+			w.busy.Add(1)
+			func() {
+				defer w.busy.Add(-1)
+				c.process(ctx, j)
+			}()
 		}
 	}
 }
@@ -162,23 +166,14 @@ func stack() []byte {
 	return s[:min(len(s), 8<<10)]
 }
 
-// inFlight counts the messages between the broker's delivery and their
-// settlement.
-type inFlight struct{ n atomic.Int64 }
-
-func (f *inFlight) add()         { f.n.Add(1) }
-func (f *inFlight) remove()      { f.n.Add(-1) }
-func (f *inFlight) count() int64 { return f.n.Load() }
-
-// wait reports whether all were settled before ctx ended. It is used once, at
+// waitUntil reports whether it came about before ctx ended. It is used once, at
 // shutdown, so it looks instead of making every message signal.
-func (f *inFlight) wait(ctx context.Context) bool {
-	for f.count() > 0 {
+func waitUntil(ctx context.Context, so func() bool) bool {
+	for !so() {
 		select {
 		case <-ctx.Done():
-			return f.count() == 0
+			return so()
 		case <-time.After(2 * time.Millisecond):
-			runtime.Gosched()
 		}
 	}
 	return true
