@@ -218,6 +218,10 @@ func (p *Publisher) write(ctx context.Context, s *Session, ch *amqp.Channel, out
 				continue
 			}
 			dc, err := ch.PublishWithDeferredConfirm(pub.Exchange, pub.Key, true, false, pub.Msg)
+			if err != nil && pub.Msg.Headers.Validate() != nil { // which is looked at before a byte is written
+				pub.Done(fmt.Errorf("%w: %w", ErrEncode, err))
+				continue
+			}
 			if err != nil {
 				// Half a message may have gone out: nothing can follow it.
 				if !ch.IsClosed() {
@@ -243,7 +247,7 @@ func writable(pub *Publication, frame int) error {
 	if size := attempt.HeaderSize(&pub.Msg); frame > 0 && size > frame-8 {
 		return fmt.Errorf("properties and headers take %d bytes, and a frame of this connection holds %d", size, frame-8)
 	}
-	return pub.Msg.Headers.Validate()
+	return nil
 }
 
 // take empties the queue into a batch, whose memory it swaps for the queue's.
