@@ -46,8 +46,10 @@ type ConsumerConfig struct {
 	// CrashLimit is how many deliveries without a settlement a message may have
 	// behind it, by the broker's x-delivery-count; one with more is parked as
 	// crash-loop before the handler sees it again. Only quorum queues count.
-	// 0 means 10; negative means never. Lost connections count too, for whatever
-	// was in work. It must stay below the queue's own x-delivery-limit, which is
+	// 0 means 10; negative means never. Lost connections count too, and both
+	// count for all that was handed out, also for what only waited in the
+	// prefetch: the fewer of those, the fewer innocent messages are parked along
+	// with one that kills. It must stay below the queue's own x-delivery-limit, which is
 	// 20 by default from RabbitMQ 4.0.
 	CrashLimit int
 }
