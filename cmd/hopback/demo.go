@@ -33,15 +33,15 @@ Exit status: 0 if sent = handled + parked, nothing is lost or left waiting, and
 the parking queues hold what was reported; 130 after Ctrl-C; 1 otherwise.
 
 With --output json one object goes to standard output, times in milliseconds:
-ok, problems, interrupted, broker_version, broker_start_ms, took_ms, messages,
-outage_ms, seed, room_per_second, max_retries, total (sent, handled, parked,
-waiting, lost, duplicates), and routes, without jitter and with: queue, jitter,
-the numbers of total, handled_first_time, handled_after_retries,
-parked_by_reason, parked_undecodable, parking_depth, unknown, retries,
-calls_failed_down, calls_refused_overloaded, busiest_second, busiest_100ms,
-last_handled_ms, lateness (count, min_ms, p50_ms, p99_ms, max_ms), and
-per_second (second, retries, handled, refused, failed). On a terminal the bars
-go to standard error meanwhile.`,
+ok, problems, interrupted, broker_counted, broker_version, broker_start_ms,
+took_ms, messages, outage_ms, seed, room_per_second, max_retries, total (sent,
+handled, parked, waiting, lost, duplicates), and routes, without jitter and
+with: queue, jitter, the numbers of total, handled_first_time,
+handled_after_retries, parked_by_reason, parked_undecodable, parking_depth,
+unknown, retries, calls_failed_down, calls_refused_overloaded, busiest_second,
+busiest_100ms, last_handled_ms, lateness (count, min_ms, p50_ms, p99_ms,
+max_ms), and per_second (second, retries, handled, refused, failed). On a
+terminal the bars go to standard error meanwhile.`,
 		Example: `  hopback demo
   hopback demo --version 4.3 --outage 10s
   hopback demo --output json | jq .total`,
@@ -108,7 +108,7 @@ func runDemoJSON(cmd *cobra.Command, o demo.Options) error {
 func interruptedDemo(res *demo.Result) error {
 	at := "before anything was sent"
 	if res != nil && res.Total.Sent > 0 {
-		at = "at " + res.Counted()
+		at = "at " + res.Standing()
 	}
 	return fmt.Errorf("interrupted %s\nThe private broker is stopped, and its data is removed", at)
 }

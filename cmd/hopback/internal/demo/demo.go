@@ -155,6 +155,9 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if err != nil {
 		res.Problems = append(res.Problems, err.Error())
 		res.OK = false
+		if log := s.log.String(); log != "" {
+			err = fmt.Errorf("%w\nthe library's log ends with:\n%s", err, log)
+		}
 	}
 	return res, err
 }

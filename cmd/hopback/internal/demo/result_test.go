@@ -21,7 +21,7 @@ func balanced() *Result {
 		}
 	}
 	r := &Result{
-		Broker: "4.3.6", Messages: 100, MaxRetries: 5,
+		Counted: true, Broker: "4.3.6", Messages: 100, MaxRetries: 5,
 		Routes: []RouteResult{side(queueWithout, "none", 104, 96, 21284), side(queueWith, "full", 54, 12, 10310)},
 	}
 	r.judge()
@@ -60,7 +60,12 @@ func TestJudgeFindsWhatDoesNotBalance(t *testing.T) {
 	if r.judge(); r.OK || r.Err() != nil {
 		t.Errorf("interrupted: ok %t, %v", r.OK, r.Err())
 	}
-	empty := &Result{}
+	r = balanced()
+	r.Counted = false
+	if r.judge(); r.OK || r.Err() == nil || !strings.Contains(r.Err().Error(), "could not be asked") {
+		t.Errorf("a broker that does not answer: ok %t, %v", r.OK, r.Err())
+	}
+	empty := &Result{Counted: true}
 	if empty.judge(); empty.OK {
 		t.Error("a story in which nothing was sent is no success")
 	}
@@ -133,6 +138,14 @@ func TestTableSaysWhatIsWrong(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in:\n%s", want, b.String())
 		}
+	}
+	if strings.Contains(b.String(), "unknown") {
+		t.Errorf("something is unknown:\n%s", b.String())
+	}
+	r.Counted = false
+	b.Reset()
+	if err := r.WriteTable(&b, false); err != nil || strings.Count(b.String(), "unknown") != 4 {
+		t.Errorf("a broker that does not answer (%v):\n%s", err, b.String())
 	}
 	if strings.Contains(b.String(), "✓") {
 		t.Errorf("a success after all:\n%s", b.String())

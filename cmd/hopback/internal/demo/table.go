@@ -23,9 +23,11 @@ func (r *Result) WriteTable(w io.Writer, colour bool) error {
 	for _, l := range r.verdict(s) {
 		b.WriteString(l + "\n")
 	}
-	b.WriteString("\n")
-	for _, l := range r.next(s) {
-		b.WriteString(l + "\n")
+	if r.OK {
+		b.WriteString("\n")
+		for _, l := range next(s) {
+			b.WriteString(l + "\n")
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -42,7 +44,11 @@ func (r *Result) table(b *strings.Builder, s style) {
 	number := func(code, name string, f func(RouteResult) int) {
 		line(code, name, strconv.Itoa(f(a)), strconv.Itoa(f(j)))
 	}
-	zero := func(name string, f func(RouteResult) int) { // a number that should be 0
+	zero := func(name string, known bool, f func(RouteResult) int) { // a number that should be 0
+		if !known {
+			line(red, name, "unknown", "unknown")
+			return
+		}
 		code := green
 		if f(a)+f(j) > 0 {
 			code = red
@@ -60,9 +66,9 @@ func (r *Result) table(b *strings.Builder, s style) {
 	for _, reason := range r.otherReasons() {
 		number(dim, "  "+reason, func(r RouteResult) int { return r.ParkedBy[reason] })
 	}
-	zero("waiting", func(r RouteResult) int { return r.Waiting })
-	zero("lost", func(r RouteResult) int { return r.Lost })
-	zero("duplicates", func(r RouteResult) int { return r.Duplicates })
+	zero("waiting", r.Counted, func(r RouteResult) int { return r.Waiting })
+	zero("lost", r.Counted, func(r RouteResult) int { return r.Lost })
+	zero("duplicates", true, func(r RouteResult) int { return r.Duplicates })
 	b.WriteString("\n")
 	number("", "retries", func(r RouteResult) int { return r.Retries })
 	number(bold, "most retries within one second", func(r RouteResult) int { return r.BusiestSecond })
@@ -111,7 +117,7 @@ func (r *Result) verdict(s style) []string {
 }
 
 // next is what to do now.
-func (r *Result) next(s style) []string {
+func next(s style) []string {
 	command := func(c, what string) string {
 		return "   " + s.paint(cyan, fmt.Sprintf("%-26s", c)) + what
 	}
@@ -123,8 +129,8 @@ func (r *Result) next(s style) []string {
 	}
 }
 
-// Counted is the balance of a story that was interrupted, in words.
-func (r *Result) Counted() string {
+// Standing is the balance of a story that was interrupted, in words.
+func (r *Result) Standing() string {
 	t := r.Total
 	return fmt.Sprintf("%d sent, %d handled, %d parked, %d waiting", t.Sent, t.Handled, t.Parked, t.Sent-t.Handled-t.Parked)
 }
