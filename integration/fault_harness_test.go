@@ -248,6 +248,7 @@ type gate struct {
 	mu     sync.Mutex
 	moved  *sync.Cond
 	held   map[string]bool
+	when   map[string][]byte // hold this from the moment that the client sends these bytes
 	pairs  map[*gatePair]bool
 	closed bool
 }
@@ -275,7 +276,7 @@ func newGate(t *testing.T, amqpURL string) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{l: l, target: u.Host, held: map[string]bool{}, pairs: map[*gatePair]bool{}}
+	g := &gate{l: l, target: u.Host, held: map[string]bool{}, when: map[string][]byte{}, pairs: map[*gatePair]bool{}}
 	g.moved = sync.NewCond(&g.mu)
 	g.wg.Go(func() {
 		for {
@@ -307,6 +308,33 @@ func (g *gate) hold(what string, on bool) {
 	defer g.mu.Unlock()
 	g.held[what] = on
 	g.moved.Broadcast()
+}
+
+// holdFrom holds back as hold does, from the moment on that the client sends
+// something on a connection of that purpose: the bytes of an AMQP method.
+func (g *gate) holdFrom(what string, sends []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.when[what] = sends
+}
+
+func (g *gate) holding(what string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held[what]
+}
+
+// count is how many connections of one purpose there are.
+func (g *gate) count(purpose string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for p := range g.pairs {
+		if p.purpose == purpose && !p.cut {
+			n++
+		}
+	}
+	return n
 }
 
 // cut resets the connections of one purpose, what is held of them included.
@@ -351,26 +379,37 @@ func (g *gate) serve(client net.Conn) {
 		g.drop(p)
 	}
 	g.mu.Unlock()
-	var both sync.WaitGroup
-	both.Go(func() { g.copy(p, toBroker, server, client) })
-	both.Go(func() { g.copy(p, toClient, client, server) })
-	both.Wait()
+	var all sync.WaitGroup
+	for _, way := range []struct {
+		direction string
+		to, from  net.Conn
+	}{{toBroker, server, client}, {toClient, client, server}} {
+		f := &flow{}
+		all.Go(func() { g.read(p, f, way.direction, way.from) })
+		all.Go(func() { g.write(p, f, way.direction, way.to) })
+	}
+	all.Wait()
 	g.mu.Lock()
 	g.drop(p)
 	delete(g.pairs, p)
 	g.mu.Unlock()
 }
 
-func (g *gate) copy(p *gatePair, direction string, to, from net.Conn) {
-	defer to.Close()
+// flow is what was read one way and is not yet sent on. It is read all the time,
+// so that the end of a connection is seen while its bytes are held.
+type flow struct {
+	bytes []byte
+	ended bool
+}
+
+func (g *gate) read(p *gatePair, f *flow, direction string, from net.Conn) {
 	buf := make([]byte, 32<<10)
 	var begin []byte
 	for {
 		n, err := from.Read(buf)
-		if err != nil {
-			return
-		}
 		g.mu.Lock()
+		f.bytes = append(f.bytes, buf[:n]...)
+		f.ended = err != nil
 		if direction == toBroker && p.purpose == "" {
 			begin = append(begin, buf[:n]...)
 			for _, purpose := range []string{"consume", "publish"} {
@@ -379,15 +418,38 @@ func (g *gate) copy(p *gatePair, direction string, to, from net.Conn) {
 				}
 			}
 		}
-		for !p.cut && g.held[p.purpose+direction] {
-			g.moved.Wait()
+		for what, sends := range g.when {
+			if direction == toBroker && p.purpose != "" && strings.HasPrefix(what, p.purpose) && bytes.Contains(buf[:n], sends) {
+				g.held[what] = true
+				delete(g.when, what)
+			}
 		}
-		cut := p.cut
+		if f.ended && g.held[p.purpose+direction] {
+			g.drop(p) // what is held was on its way, and is lost
+		}
+		g.moved.Broadcast()
 		g.mu.Unlock()
-		if cut {
+		if err != nil {
 			return
 		}
-		if _, err := to.Write(buf[:n]); err != nil {
+	}
+}
+
+func (g *gate) write(p *gatePair, f *flow, direction string, to net.Conn) {
+	defer to.Close()
+	for {
+		g.mu.Lock()
+		for !p.cut && (g.held[p.purpose+direction] || len(f.bytes) == 0 && !f.ended) {
+			g.moved.Wait()
+		}
+		send := f.bytes
+		f.bytes = nil
+		over := p.cut || len(send) == 0
+		g.mu.Unlock()
+		if over {
+			return
+		}
+		if _, err := to.Write(send); err != nil {
 			return
 		}
 	}
