@@ -116,11 +116,11 @@ type Client struct {
 	load     delay.Load
 	panicked sparse // observers
 
-	mu        sync.Mutex
-	consume   *link.Conn
-	publish   *link.Conn
-	publisher *link.Publisher
-	closed    bool
+	mu         sync.Mutex
+	consume    *link.Conn
+	publish    *link.Conn
+	publishers []*link.Publisher // one for each consumer
+	closed     bool
 }
 
 // ErrClosed is returned by a Client or Consumer that was closed.
@@ -135,8 +135,11 @@ func New(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg}, nil
 }
 
-// connect opens the connections at first use.
-func (c *Client) connect() error {
+// connect opens the connections at first use, and gives each consumer a
+// publisher, which is a channel, of its own: a publish that the broker answers
+// by closing the channel, into an exchange that is missing or refused, then
+// costs its own route and no other.
+func (c *Client) connect(consumer *Consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -145,7 +148,10 @@ func (c *Client) connect() error {
 	if c.consume == nil {
 		c.consume = c.open("consume")
 		c.publish = c.open("publish")
-		c.publisher = link.NewPublisher(c.publish, c.cfg.ConfirmTimeout)
+	}
+	if consumer.publisher == nil {
+		consumer.publisher = link.NewPublisher(c.publish, c.cfg.ConfirmTimeout)
+		c.publishers = append(c.publishers, consumer.publisher)
 	}
 	return nil
 }
@@ -170,7 +176,7 @@ func (c *Client) open(purpose string) *link.Conn {
 // broker is blocked.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
-	consume, publish, publisher, closed := c.consume, c.publish, c.publisher, c.closed
+	consume, publish, publishers, closed := c.consume, c.publish, c.publishers, c.closed
 	c.closed = true
 	c.mu.Unlock()
 	if closed {
@@ -188,7 +194,11 @@ func (c *Client) Close(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { consume.Close(ctx) })
 	all.Go(func() {
-		publisher.Close(ctx)
+		var sent sync.WaitGroup
+		for _, p := range publishers {
+			sent.Go(func() { p.Close(ctx) })
+		}
+		sent.Wait()
 		publish.Close(ctx)
 	})
 	all.Wait()

@@ -40,6 +40,9 @@ func Handle[T any](f func(ctx context.Context, payload T, m *Message) error, cod
 	return HandlerFunc(func(ctx context.Context, m *Message) error {
 		var payload T
 		if err := c.Decode(m, &payload); err != nil {
+			if _, says := explicitVerdict(err); says {
+				return err // a codec that asks a schema registry may have reasons to try again
+			}
 			return Permanent(&DecodeError{Into: fmt.Sprintf("%T", payload), Err: err})
 		}
 		return f(ctx, payload, m)

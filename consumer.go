@@ -105,6 +105,8 @@ type Consumer struct {
 	needs   topology.Topology
 	running atomic.Bool
 
+	publisher *link.Publisher // a channel of its own, from the first Run on
+
 	subs     []*subscription // of the current Run, with something to settle
 	repairs  repairs
 	refused  sparse // hand-offs that were not confirmed
@@ -218,7 +220,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	defer c.setState(errNotRunning)
 	c.setState(errStarting)
-	if err := c.client.connect(); err != nil {
+	if err := c.client.connect(c); err != nil {
 		return fmt.Errorf("run the consumer: %w", err)
 	}
 

@@ -169,7 +169,7 @@ func (h *handoff) park(reason string, err error) {
 }
 
 func (h *handoff) send() {
-	h.c.client.publisher.Publish(&link.Publication{
+	h.c.publisher.Publish(&link.Publication{
 		Exchange: h.exchange, Key: h.key, Msg: h.msg,
 		Stale: func() bool { return !h.sub.live() },
 		Done:  h.sent,
@@ -262,7 +262,8 @@ func (c *Consumer) repair() {
 	defer func() { c.repairs.last = time.Now() }()
 	ctx, cancel := context.WithTimeout(context.Background(), topologyTimeout)
 	defer cancel()
-	session, err := c.client.publish.Session(ctx)
+	// Not over the publishing connection: an alarm would hold it up.
+	session, err := c.client.consume.Session(ctx)
 	if err == nil {
 		err = c.applyTopology(ctx, session)
 	}

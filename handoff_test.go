@@ -25,7 +25,6 @@ func unsent(t *testing.T, cfg ConsumerConfig) (*Consumer, *subscription) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client.publisher = &link.Publisher{}
 	if cfg.Route.Queue == "" {
 		cfg.Route.Queue = "orders"
 	}
@@ -36,6 +35,7 @@ func unsent(t *testing.T, cfg ConsumerConfig) (*Consumer, *subscription) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.publisher = &link.Publisher{}
 	sub := &subscription{
 		session: &link.Session{Connection: &amqp.Connection{Config: amqp.Config{FrameSize: 128 << 10}}},
 		stopped: make(chan struct{}), done: make(chan struct{}),

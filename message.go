@@ -2,6 +2,7 @@ package hopback
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -14,8 +15,8 @@ import (
 // published with; what Hopback knows of its life stands in the fields at the
 // end and, as x-retry-* headers, in Headers.
 type Message struct {
-	// Body and Headers are for reading: they are what a retry publishes again,
-	// so a handler that changes them changes the message.
+	// Body is for reading: its bytes are what a retry publishes again. Headers
+	// is a copy, whose nested tables and lists are for reading too.
 	Body    []byte
 	Headers amqp.Table // nil when there are none
 
@@ -84,7 +85,7 @@ func (f HandlerFunc) Handle(ctx context.Context, m *Message) error { return f(ct
 // newMessage is the handler's view of a delivery and of its record.
 func newMessage(p *amqp.Publishing, rec attempt.Record, queue string, redelivered bool) *Message {
 	m := &Message{
-		Body: p.Body, Headers: p.Headers,
+		Body: p.Body, Headers: maps.Clone(p.Headers),
 		ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
 		DeliveryMode: p.DeliveryMode, Priority: p.Priority,
 		CorrelationID: p.CorrelationId, ReplyTo: p.ReplyTo,

@@ -81,3 +81,17 @@ func TestAnErrorsOwnPanicHarmsNothing(t *testing.T) {
 		t.Error("no text at all")
 	}
 }
+
+// A codec that asks others may know that the next attempt can succeed.
+func TestACodecsVerdictCounts(t *testing.T) {
+	h := Handle(func(context.Context, int, *Message) error { return nil }, brokenCodec{})
+	if got := judge(h.Handle(context.Background(), &Message{}), &Policy{}); got.kind != retryAfter {
+		t.Errorf("verdict %+v, want the codec's own", got)
+	}
+}
+
+type brokenCodec struct{}
+
+func (brokenCodec) Decode(*Message, any) error {
+	return RetryAfter(errors.New("the schema registry is away"), time.Second)
+}
