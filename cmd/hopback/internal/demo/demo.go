@@ -7,8 +7,8 @@
 //
 // The parts: load.go makes the messages, dependency.go is the payment service,
 // handler.go the consumer's code, story.go the order of events, ledger.go and
-// series.go what is counted, result.go the outcome, and bars.go, view.go and
-// table.go what is shown.
+// series.go what is counted as it happens, look.go what is left on the broker,
+// result.go the outcome, and bars.go, view.go and table.go what is shown.
 package demo
 
 import (

@@ -41,6 +41,9 @@ func outcomeOf(err error, returned bool) outcome {
 	}
 }
 
+// answers are what the banks said last.
+var answers = map[string]*struct{ status string }{}
+
 // pay is what a handler looks like.
 func (s *side) pay(ctx context.Context, o order, m *hopback.Message) error {
 	if o.Amount <= 0 {
@@ -60,8 +63,7 @@ func (s *side) pay(ctx context.Context, o order, m *hopback.Message) error {
 		}
 	case bankCrashes:
 		if first {
-			var answer map[string]string
-			answer["status"] = "paid" // nobody made the map
+			_ = answers[o.Bank].status // of a bank that nobody entered
 		}
 	}
 	if err := s.payments.call(ctx); err != nil {
