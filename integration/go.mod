@@ -9,4 +9,5 @@ require (
 	github.com/hopback/hopback v0.0.0-00010101000000-000000000000
 	github.com/rabbitmq/amqp091-go v1.16.0
 	go.uber.org/goleak v1.3.0
+	pgregory.net/rapid v1.3.0
 )
