@@ -24,8 +24,11 @@ type Load struct {
 // not end before that came.
 var epoch = time.Now()
 
-// loadWindow is short, so that a herd is noticed while it arrives.
-const loadWindow = 100 * time.Millisecond
+// loadWindow is long enough that a herd of up to BusyRate messages, all failing
+// in one instant, keeps its second digit: with one, its jitter would pull it
+// together again on whole slots. What comes faster for longer than this is
+// spread by its own arrival.
+const loadWindow = time.Second
 
 // tick counts one message and reports whether the rate is above BusyRate.
 func (l *Load) tick() bool {
