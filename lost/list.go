@@ -54,10 +54,6 @@ type Listing struct {
 	Messages []Message
 }
 
-// patience is how long List waits for a message that was counted: somebody else
-// may have taken it meanwhile.
-const patience = 2 * time.Second
-
 // List shows the messages whose work queue had gone. They keep their place and,
 // up to 2000 of them, their order, and they bear to be looked at any number of
 // times; RabbitMQ marks them as redelivered. While it runs, others cannot read
@@ -87,7 +83,7 @@ func (o Options) list(ctx context.Context, c Connection) (l Listing, err error) 
 	// All of them, even for a smaller limit: a quorum queue has a line of its own
 	// for what was given back, and a part of it that is read and given back again
 	// is behind the rest of it afterwards (3.10.8).
-	seen, rerr := read(ctx, reading, o.queue(), min(mostListed, total))
+	seen, rerr := read(ctx, reading, o.queue(), min(maxPrefetch, total))
 	cerr := closeSoon(reading)
 	settled(ctx, counting, o.queue(), total)
 	if err := errors.Join(rerr, cerr); err != nil {
@@ -121,14 +117,9 @@ func read(ctx context.Context, ch *amqp.Channel, queue string, n int) ([]Message
 	if n == 0 {
 		return nil, nil
 	}
-	deliveries, err := within(ctx, func() (<-chan amqp.Delivery, error) {
-		if err := ch.Qos(n, 0, false); err != nil {
-			return nil, err
-		}
-		return ch.Consume(queue, "", false, false, false, false, nil)
-	})
+	deliveries, err := consume(ctx, ch, queue, n)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", queue, err)
+		return nil, err
 	}
 	var seen []Message
 	for len(seen) < n {

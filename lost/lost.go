@@ -54,14 +54,12 @@ type Options struct {
 	Progress func(Report)
 }
 
-const mostListed = 2000
-
 func (o Options) withDefaults() Options {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	if o.Limit <= 0 || o.Limit > mostListed {
-		o.Limit = mostListed
+	if o.Limit <= 0 || o.Limit > maxPrefetch {
+		o.Limit = maxPrefetch
 	}
 	if o.ConfirmTimeout == 0 {
 		o.ConfirmTimeout = 30 * time.Second

@@ -146,6 +146,7 @@ func (w world) expect(queue string, want ...string) {
 
 func (w world) run(o lost.Options, want lost.Report) {
 	w.Helper()
+	w.wait(want.Total)
 	got, err := lost.Return(w.Context(), w.conn, o)
 	w.must(err)
 	got.Queues = nil
@@ -276,17 +277,53 @@ func TestOneQueueOnly(t *testing.T) {
 	w.expect("hop.lost", orders...)
 }
 
+// More stay than one consumer may hold, before, between and behind those that
+// are returned: each is where it belongs, once, in its order.
+func TestMoreThanAConsumerHolds(t *testing.T) {
+	w := newWorld(t)
+	const n = 2600
+	var orders, invoices []string
+	var confirms []*amqp.DeferredConfirmation
+	for i := range n {
+		queue, body := "orders", fmt.Sprint(i)
+		if i > 100 && i%10 == 0 {
+			queue, invoices = "invoices", append(invoices, body)
+		} else {
+			orders = append(orders, body)
+		}
+		dc, err := w.ch.PublishWithDeferredConfirm("hop.return", "", true, false, amqp.Publishing{
+			Headers: amqp.Table{attempt.HeaderQueue: queue, attempt.HeaderID: body}, Body: []byte(body), DeliveryMode: amqp.Persistent,
+		})
+		w.must(err)
+		if confirms = append(confirms, dc); len(confirms) == 100 || i == n-1 {
+			for _, dc := range confirms {
+				if !dc.Wait() {
+					t.Fatal("not confirmed")
+				}
+			}
+			confirms = nil
+		}
+	}
+	w.wait(n)
+	w.declare("invoices", nil)
+	w.run(lost.Options{}, lost.Report{Total: n, Seen: n, Returned: len(invoices), Stayed: len(orders), Missing: len(orders)})
+	w.expect("invoices", invoices...)
+	w.wait(len(orders))
+	w.expect("hop.lost", orders...)
+}
+
 // More than are on the way at a time, and stopped in between: what was not
 // returned stays, and a second run returns it.
 func TestStoppedHalfWay(t *testing.T) {
 	w := newWorld(t)
-	const n = 100
+	const n = 400
 	var want []string
 	for i := range n {
 		want = append(want, fmt.Sprint(i))
 		w.lose("orders", fmt.Sprint(i), nil)
 	}
 	w.declare("orders", nil)
+	w.wait(n)
 	ctx, stop := context.WithCancel(t.Context())
 	r, err := lost.Return(ctx, w.conn, lost.Options{Progress: func(lost.Report) { stop() }})
 	if !errors.Is(err, context.Canceled) {
@@ -309,12 +346,14 @@ func TestListChangesNothing(t *testing.T) {
 		w.lose("orders", body, nil)
 	}
 	for range 30 {
+		w.wait(len(want))
 		l, err := lost.List(t.Context(), w.conn, lost.Options{})
 		w.must(err)
 		if l.Total != len(want) || len(l.Messages) != len(want) || !l.Complete {
 			t.Fatalf("got %+v", l)
 		}
 	}
+	w.wait(len(want))
 	l, err := lost.List(t.Context(), w.conn, lost.Options{Limit: 2})
 	w.must(err)
 	if l.Total != len(want) || len(l.Messages) != 2 || l.Complete {
@@ -328,6 +367,7 @@ func TestListChangesNothing(t *testing.T) {
 		t.Errorf("got %+v, want %+v", m, wanted)
 	}
 	w.declare("orders", nil)
+	w.wait(len(want))
 	if l, err = lost.List(t.Context(), w.conn, lost.Options{}); err != nil || !l.Messages[0].QueueExists {
 		t.Errorf("the queue is back: %+v, %v", l, err)
 	}
@@ -349,6 +389,7 @@ func TestTheWayBackIsGone(t *testing.T) {
 	w := newWorld(t)
 	w.lose("orders", "a", nil)
 	w.lose("orders", "b", nil)
+	w.wait(2)
 	w.must(w.ch.ExchangeDelete("hop.error", false, false))
 	r, err := lost.Return(t.Context(), w.conn, lost.Options{Park: true})
 	var e *amqp.Error

@@ -15,13 +15,18 @@ import (
 //
 //   - A channel sends the queue 32 commands at a time and keeps the others back
 //     (quorum_commands_soft_limit). When it is closed those are dropped: of 150
-//     messages that were got, acknowledged and left at once, 117 were there again.
+//     messages that were got and acknowledged just before, 117 were there again.
 //   - basic.get makes a consumer of its own for each message. When more than 32 of
 //     them give their message back together, by a nack or by the end of the
 //     channel, the messages are in disorder afterwards. A single consumer's stay in
-//     order when its channel is closed.
+//     order when its channel is closed, but on 3.10 not when they are nacked
+//     together.
 //   - What was given back is counted a moment later.
-const commands = 16 // on their way at a time, to be well below 32
+//   - A consumer holds 2000 unsettled messages at most.
+const (
+	commands    = 16 // given back at a time, to be well below 32
+	maxPrefetch = 2000
+)
 
 // open opens a channel and counts the messages that are there.
 func (o Options) open(ctx context.Context, c Connection) (ch *amqp.Channel, messages int, err error) {
@@ -60,35 +65,104 @@ func settled(ctx context.Context, ch *amqp.Channel, queue string, messages int) 
 // there at first. What it took and did not acknowledge is back in its place, in
 // its order, when it is closed.
 //
-// It uses basic.get, since a consumer of a quorum queue gets 2000 messages at
-// most without acknowledging some, and those that are passed over stay unsettled
-// until the end: given back earlier, they would be at the head again.
+// It consumes, until it keeps nearly as many messages as a consumer may hold:
+// what is passed over stays unsettled until the end, since it would be at the
+// head again if it were given back earlier. From then on it uses basic.get, which
+// has no such limit, and takes ten times as long.
 type reader struct {
 	ch    *amqp.Channel
 	queue string
 	total int // messages when it began
 	taken int
+
+	deliveries <-chan amqp.Delivery // nil from the first basic.get on
+	cancelled  bool                 // deliveries ends with what is on its way
+	prefetch   int
+	got        bool // something by basic.get is kept
+
 	kept  []uint64 // delivery tags of what goes back
-	acked int      // commands since the last answer of the queue
+	acked bool     // something since the queue last answered
 }
+
+const consumerTag = "hopback-lost"
 
 func (o Options) reader(ctx context.Context, c Connection) (*reader, error) {
 	ch, total, err := o.open(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return &reader{ch: ch, queue: o.queue(), total: total}, nil
+	r := &reader{ch: ch, queue: o.queue(), total: total, prefetch: min(total, maxPrefetch)}
+	if total == 0 {
+		return r, nil
+	}
+	r.deliveries, err = consume(ctx, ch, r.queue, r.prefetch)
+	if err != nil {
+		_ = closeSoon(ch)
+		return nil, err
+	}
+	return r, nil
 }
+
+func consume(ctx context.Context, ch *amqp.Channel, queue string, prefetch int) (<-chan amqp.Delivery, error) {
+	deliveries, err := within(ctx, func() (<-chan amqp.Delivery, error) {
+		if err := ch.Qos(prefetch, 0, false); err != nil {
+			return nil, err
+		}
+		return ch.Consume(queue, consumerTag, false, false, false, false, nil)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", queue, err)
+	}
+	return deliveries, nil
+}
+
+// patience is how long to wait for a message that was counted: somebody else may
+// have taken it meanwhile.
+const patience = 2 * time.Second
 
 // next takes a message, or reports that there are no more.
 func (r *reader) next(ctx context.Context) (d amqp.Delivery, ok bool, err error) {
 	if r.taken == r.total {
 		return d, false, nil
 	}
+	if r.deliveries != nil {
+		d, ok, err = r.receive(ctx)
+		if ok || err != nil || r.deliveries != nil {
+			return d, ok, err
+		}
+	}
 	if d, ok, err = r.get(ctx); ok {
 		r.taken++
+		r.got = true
 	}
 	return d, ok, err
+}
+
+// receive takes a message from the consumer. It sets deliveries to nil when the
+// consumer is at its end, and there may be more.
+func (r *reader) receive(ctx context.Context) (d amqp.Delivery, ok bool, err error) {
+	if !r.cancelled && r.total > r.prefetch && len(r.kept)+2*window > r.prefetch {
+		r.cancelled = true
+		if _, err := within(ctx, func() (struct{}, error) { return struct{}{}, r.ch.Cancel(consumerTag, false) }); err != nil {
+			return d, false, fmt.Errorf("read %s: %w", r.queue, err)
+		}
+	}
+	select {
+	case d, ok = <-r.deliveries:
+		switch {
+		case ok:
+			r.taken++
+		case r.cancelled:
+			r.deliveries = nil
+		default:
+			return d, false, fmt.Errorf("read %s: %w", r.queue, amqp.ErrClosed)
+		}
+		return d, ok, nil
+	case <-time.After(patience):
+		return d, false, nil
+	case <-ctx.Done():
+		return d, false, fmt.Errorf("read %s: %w", r.queue, context.Cause(ctx))
+	}
 }
 
 func (r *reader) get(ctx context.Context) (amqp.Delivery, bool, error) {
@@ -103,20 +177,47 @@ func (r *reader) get(ctx context.Context) (amqp.Delivery, bool, error) {
 	if err != nil {
 		return g.d, false, fmt.Errorf("read %s: %w", r.queue, err)
 	}
-	// The queue answers this after all commands before it.
-	r.acked = 0
 	return g.d, g.ok, nil
 }
 
 // keep notes that a message goes back.
 func (r *reader) keep(tag uint64) { r.kept = append(r.kept, tag) }
 
-// ack takes a message out of the queue.
-func (r *reader) ack(tag uint64) error {
-	if err := r.ch.Ack(tag, false); err != nil {
-		return fmt.Errorf("take a message out of %s: %w", r.queue, err)
+// ack takes messages out of the queue, whose tags ascend.
+func (r *reader) ack(tags []uint64) error {
+	if len(tags) == 0 {
+		return nil
 	}
-	r.acked++
+	r.acked = true
+	all := len(r.kept) == 0 // one command instead of many
+	if all {
+		tags = tags[len(tags)-1:]
+	}
+	for _, tag := range tags {
+		if err := r.ch.Ack(tag, all); err != nil {
+			return fmt.Errorf("take messages out of %s: %w", r.queue, err)
+		}
+	}
+	return nil
+}
+
+// flush returns when the queue has all acknowledgements. It answers a basic.get
+// after the commands that were sent before it; those that the channel had kept
+// back follow with the answer, and are before the second.
+func (r *reader) flush(ctx context.Context) error {
+	for range 2 {
+		d, ok, err := r.get(ctx)
+		if err != nil {
+			return err
+		}
+		if ok {
+			r.keep(d.DeliveryTag)
+			r.got = true
+		}
+		if _, err := count(ctx, r.ch, r.queue); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -124,16 +225,30 @@ func (r *reader) ack(tag uint64) error {
 func (r *reader) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+time.Duration(len(r.kept))*10*time.Millisecond)
 	defer cancel()
-	if r.acked > 0 {
-		// One more answer of the queue, so that no acknowledgement is dropped.
-		d, ok, err := r.get(ctx)
-		if ok {
-			r.keep(d.DeliveryTag)
-		}
-		if err != nil && !r.ch.IsClosed() {
-			return err
-		}
+	var err error
+	if r.acked {
+		err = r.flush(ctx)
 	}
+	if err == nil && r.got {
+		err = r.giveBack(ctx)
+	}
+	if err := errors.Join(err, closeChannel(ctx, r.ch)); err != nil && !errors.Is(err, amqp.ErrClosed) {
+		// The broker does it by itself, if in another order.
+		return fmt.Errorf("give back what stays in %s: %w", r.queue, err)
+	}
+	return nil
+}
+
+// settled waits, on another channel, until what was given back is counted.
+func (r *reader) settled(ch *amqp.Channel, messages int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	settled(ctx, ch, r.queue, messages)
+}
+
+// giveBack gives back what was kept in its order, of which the end of the channel
+// would make disorder.
+func (r *reader) giveBack(ctx context.Context) error {
 	slices.Sort(r.kept)
 	there, err := count(ctx, r.ch, r.queue)
 	for i, tag := range r.kept {
@@ -145,11 +260,7 @@ func (r *reader) close() error {
 			settled(ctx, r.ch, r.queue, there+i+1)
 		}
 	}
-	if err := errors.Join(err, closeChannel(ctx, r.ch)); err != nil && !errors.Is(err, amqp.ErrClosed) {
-		// The broker does it by itself, if in another order.
-		return fmt.Errorf("give back what stays in %s: %w", r.queue, err)
-	}
-	return nil
+	return err
 }
 
 // closeChannel closes a channel, also one that is closed already.

@@ -37,7 +37,7 @@ type Report struct {
 type QueueReport struct{ Returned, Parked, Stayed int }
 
 // window is how many messages are on their way at a time.
-const window = commands
+const window = 128
 
 // Return sends each lost message whose work queue exists back to it, and with
 // Options.Park the others to their parking queue. The message is the same but
@@ -134,10 +134,13 @@ func (m *mover) run(ctx context.Context) error {
 	} else {
 		err = errors.Join(err, why)
 	}
-	if cerr := closeSoon(m.to); cerr != nil && err == nil {
-		err = fmt.Errorf("close the publishing channel: %w", cerr)
+	err = errors.Join(err, m.from.close())
+	if !m.to.IsClosed() {
+		// For whoever counts next, which may be a second run.
+		m.from.settled(m.to, m.report.Total-m.report.Returned-m.report.Parked)
+		err = errors.Join(err, closeSoon(m.to))
 	}
-	return errors.Join(append([]error{err, m.from.close()}, m.failures...)...)
+	return errors.Join(append([]error{err}, m.failures...)...)
 }
 
 func (m *mover) takeAll(ctx context.Context) error {
@@ -289,18 +292,7 @@ func (m *mover) settle() error {
 			more = false
 		}
 	}
-	for i, w := range m.onTheWay {
-		if !w.dc.Acked() || returned[w.id] {
-			m.stays(w.tag, w.queue, &m.report.Refused)
-			continue
-		}
-		if err := m.from.ack(w.tag); err != nil {
-			m.unconfirmed(m.onTheWay[i:])
-			failed = errors.Join(failed, err)
-			break
-		}
-		m.moved(w)
-	}
+	failed = errors.Join(failed, m.acknowledge(returned))
 	m.onTheWay = m.onTheWay[:0]
 	if why := m.whyClosed(); why != nil {
 		failed = errors.Join(failed, why)
@@ -309,6 +301,27 @@ func (m *mover) settle() error {
 		m.o.Progress(m.report)
 	}
 	return failed
+}
+
+// acknowledge takes what is safe in the other queue out of the lost queue.
+func (m *mover) acknowledge(returned map[identity]bool) error {
+	var safe []moving
+	var tags []uint64
+	for _, w := range m.onTheWay {
+		if !w.dc.Acked() || returned[w.id] {
+			m.stays(w.tag, w.queue, &m.report.Refused)
+			continue
+		}
+		safe, tags = append(safe, w), append(tags, w.tag)
+	}
+	if err := m.from.ack(tags); err != nil {
+		m.unconfirmed(safe)
+		return err
+	}
+	for _, w := range safe {
+		m.moved(w)
+	}
+	return nil
 }
 
 // whyClosed is why the broker closed the publishing channel, if it did. The
