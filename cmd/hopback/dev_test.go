@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -135,6 +137,86 @@ func TestDevKeepsItsData(t *testing.T) {
 	}
 }
 
+// A broker that dies is no clean end.
+func TestDevNoticesTheEndOfItsBroker(t *testing.T) {
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("needs /proc, to find the broker's processes")
+	}
+	cmd, _, tmp, stderr := startDev(t, "-o", "json")
+	id := brokerOf(t, tmp)
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, f := range environs {
+		env, err := os.ReadFile(f)
+		if err != nil || !bytes.Contains(env, []byte("HOPBACK_RABBITTEST="+id+"\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(strings.Split(f, "/")[2]); err == nil && pid != cmd.Process.Pid {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(stderr.String(), "the broker has ended by itself") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+}
+
+// brokerOf is the id that the processes of the only broker in a folder carry.
+func brokerOf(t *testing.T, tmp string) string {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(tmp, "hopback-rabbit-*", "node"))
+	if len(files) != 1 {
+		t.Fatalf("brokers: %q", files)
+	}
+	name, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _, _ := strings.Cut(strings.TrimPrefix(string(name), "hopback-"), "@")
+	return id
+}
+
+func TestDevInterruptedWhileItStarts(t *testing.T) {
+	demoBroker(t)
+	tmp, err := os.MkdirTemp("", "dev-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	cmd := exec.Command("hopback", "dev")
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(said)
+	lines.Scan() // starting …
+	for range 1000 {
+		if folders, _ := leftovers(t, tmp, ""); len(folders) > 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	var rest strings.Builder
+	for lines.Scan() {
+		rest.WriteString(lines.Text())
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 130 {
+		t.Errorf("ended with %v, want exit status 130\n%s", err, rest.String())
+	}
+	if folders, _ := leftovers(t, tmp, ""); len(folders) > 0 {
+		t.Errorf("left behind: %q", folders)
+	}
+}
+
 func TestDevSaysWhatIsInstalled(t *testing.T) {
 	cmd := exec.Command("hopback", "dev", "--version", "9.9")
 	cmd.Env = []string{"PATH=/nowhere", "HOME=" + os.Getenv("HOME")} // no container engine either
@@ -152,7 +234,7 @@ func TestDevOnATakenPort(t *testing.T) {
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
 	out, err := exec.Command("hopback", "dev", "--port", strconv.Itoa(port)).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "--port: "+strconv.Itoa(port)+" cannot work") {
+	if err == nil || !strings.Contains(string(out), "port "+strconv.Itoa(port)+" cannot be used") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -111,7 +111,7 @@ func unindent(s string) string {
 const referenceTail = `
 ## Output for programs
 
-Every command takes ` + "`--output json`" + `. Results go to standard output, errors to standard error as one object with
+Every command with a result of its own takes ` + "`--output json`" + `. Results go to standard output, errors to standard error as one object with
 ` + "`error`" + ` and, where a configuration file is at fault, ` + "`problems`" + `. Passwords are never printed, but for those of the
 private broker that ` + "`hopback dev`" + ` starts.
 

@@ -173,32 +173,51 @@ func (m *mechanism) hold(band Span) held {
 	p := m.route.Policy
 	first, then := map[time.Duration]bool{}, map[time.Duration]bool{}
 	h := held{wait: Span{Least: math.MaxInt64}}
-	var sum, asked float64
-	ask := func(d time.Duration, random uint64) {
+	ask := func(d time.Duration, random uint64) time.Duration {
 		hold := m.delays.Hold(delay.Request{Delay: d, Exact: p.Jitter == hopback.NoJitter, Min: p.MinDelay, Max: p.Max, Random: random})
 		h.wait.Least, h.wait.Most = min(h.wait.Least, hold.Delay), max(h.wait.Most, hold.Delay)
-		sum, asked = sum+float64(hold.Delay), asked+1
 		first[m.names[hold.Exchange]] = true
 		if hold.Then != "" {
 			then[m.names[hold.Then]] = true
 		}
+		return hold.Delay
 	}
-	if p.Jitter == hopback.NoJitter {
-		ask(band.Most, 0)
-	} else {
+	for _, end := range []time.Duration{band.Least, band.Most} {
+		h.wait.Mean = ask(end, 0)
+		ask(end, math.MaxUint64)
+	}
+	if p.Jitter != hopback.NoJitter {
+		m.lookNear(band, func(d time.Duration) { ask(d, 0) })
+		var sum float64
 		for i := range places {
 			d := band.Least + time.Duration(float64(band.Most-band.Least)*(float64(i)+0.5)/places)
 			for j := range uint64(draws) {
-				ask(d.Truncate(time.Millisecond), (2*j+1)<<58) // the middles of 32 parts of 2^64
+				sum += float64(ask(d.Truncate(time.Millisecond), (2*j+1)<<58)) // the middles of 32 parts of 2^64
 			}
 		}
-	}
-	h.wait.Mean = time.Duration(sum / asked)
-	if m.route.Mechanism == hopback.Wheel && p.Jitter != hopback.NoJitter && band.Least >= delay.Shortest {
-		h.wait = band // its rounding keeps the mean, and stays between the ends
+		h.wait.Mean = time.Duration(sum / (places * draws))
+		if m.route.Mechanism == hopback.Wheel && band.Least >= delay.Shortest {
+			h.wait.Mean = band.Mean // rounding at random keeps it
+		}
 	}
 	h.slots, h.then = sorted(first), sorted(then)
 	return h
+}
+
+// lookNear visits the slots in a band, and each with its second digits: a band
+// of a minute has few places near 400 ms.
+func (m *mechanism) lookNear(band Span, visit func(time.Duration)) {
+	for _, slot := range m.delays.Slots() {
+		unit := delay.Shortest
+		for unit*10 <= slot {
+			unit *= 10
+		}
+		for digit := range time.Duration(10) {
+			if d := slot + digit*unit/10; d >= band.Least && d <= band.Most {
+				visit(d)
+			}
+		}
+	}
 }
 
 func sorted(set map[time.Duration]bool) []time.Duration {
