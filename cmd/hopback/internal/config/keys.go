@@ -190,7 +190,7 @@ var routeKeys = []Key{
 	},
 	{
 		Name: "parking", Kind: Text, Default: "<queue>.parked", Also: []string{"parking_queue", "dlq", "dead_letter_queue", "error_queue"},
-		Doc: "Where messages rest after their last retry. A queue named here that exists already is used as it is.",
+		Doc: "Where messages rest after their last retry. A queue named here that exists already is used as it is. After a change, what is parked goes to the queue of before too, until `hopback apply` (with a management URL) unbinds it: see [changing the parking queue](topology.md#changing-the-parking-queue).",
 	},
 	{
 		Name: "isolate", Kind: Switch, Default: "false", Also: []string{"isolated"},

@@ -55,7 +55,9 @@ func (s *Setting) Usage() string {
 		first, _, _ := strings.Cut(s.key.Doc, ". ")
 		first = strings.TrimSuffix(strings.ReplaceAll(first, "`", ""), ".")
 		doc.WriteString(strings.ToLower(first[:1]) + first[1:])
-		doc.WriteString(orWords(&s.key))
+		if s.key.Kind == Duration {
+			doc.WriteString(orWords(&s.key))
+		}
 	}
 	if s.key.Default != "" {
 		fmt.Fprintf(&doc, " (default %s)", s.key.Default)
