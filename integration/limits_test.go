@@ -137,6 +137,22 @@ func TestExpirationIsADeadline(t *testing.T) {
 	})
 }
 
+// In the parking queue nothing ends a message, not even one that is parked at
+// its first failure, with the expiration that it came with.
+func TestExpirationDoesNotEndAParkedMessage(t *testing.T) {
+	t.Parallel()
+	eachKind(t, func(t *testing.T, w *world) {
+		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: hopback.HandlerFunc(
+			func(context.Context, *hopback.Message) error { return hopback.Permanent(errBusy) },
+		)})
+		w.publish("", "work", amqp.Publishing{MessageId: "m", Expiration: "600000"})
+		d := w.awaitParked("work.parked", 1)[0]
+		if d.Expiration != "" || d.Headers[attempt.HeaderExpiration] != "600000" || d.Headers[attempt.HeaderReason] != attempt.ReasonPermanent {
+			t.Errorf("parked with expiration %q and %v", d.Expiration, d.Headers)
+		}
+	})
+}
+
 // A message that is past its deadline when it comes back is not handled any
 // more.
 func TestExpiredBeforeTheHandler(t *testing.T) {
