@@ -43,7 +43,9 @@ type Route struct {
 
 	// Parking is where messages rest after their last retry. Empty means
 	// Queue + ".parked", a quorum queue that Hopback declares. A queue named
-	// here that exists already is used as it is.
+	// here that exists already is used as it is. After a change, what is parked
+	// goes to the queue of before as well, until its binding is removed:
+	// topology.WithUnbind does it.
 	Parking string `yaml:"parking" json:"parking"`
 
 	// Isolate gives the route delay slots of its own. A work queue that can
@@ -223,7 +225,7 @@ func (r Route) topology(prefix string) topology.Topology {
 			{Name: r.Parking, Args: quorumArgs(), User: r.Parking != r.Queue+".parked", Declare: true},
 		},
 		Bindings: []topology.Binding{
-			{Source: prefix + ".error", Destination: r.Parking, Key: r.Queue},
+			{Source: prefix + ".error", Destination: r.Parking, Key: r.Queue, Sole: true},
 			returnBinding(prefix, r.Queue),
 		},
 	}

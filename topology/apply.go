@@ -18,11 +18,16 @@ type Connection interface {
 // Option changes what [Apply] does.
 type Option func(*options)
 
-type options struct{ management *Management }
+type options struct {
+	management *Management
+	unbind     bool
+	report     func(Difference)
+}
 
 // WithManagement lets [Apply] read over HTTP what it cannot see otherwise: the
 // value and type of an argument that differs, the arguments of what the account
-// may not declare, and a binding that it may not make. It is asked only then.
+// may not declare, and a binding that it may not make. It is asked only then, and
+// for [WithUnbind].
 func WithManagement(m *Management) Option { return func(o *options) { o.management = m } }
 
 // Apply makes what is missing of t: exchanges first, then queues, then bindings.
@@ -44,6 +49,8 @@ func WithManagement(m *Management) Option { return func(o *options) { o.manageme
 // The user's work queue is looked for passively and never compared. It is
 // declared only if it is missing and its Declare is set.
 //
+// Nothing is removed, but for stale bindings when there is a [WithUnbind].
+//
 // Apply uses up to eight channels of c and closes them. It returns at the end of
 // ctx, or after a minute when ctx has no deadline; a channel that is then waiting
 // for the broker is closed when the answer comes or the connection ends.
@@ -56,7 +63,7 @@ func Apply(ctx context.Context, c Connection, t Topology, opts ...Option) error 
 		opt(&o)
 	}
 	a := &applier{ctx: ctx, management: o.management, absent: map[resource]bool{}}
-	return run(ctx, "apply topology", c, t.largest(), func(crew *crew) error {
+	err := run(ctx, "apply topology", c, t.largest(), func(crew *crew) error {
 		a.ctx = crew.ctx
 		if err := crew.stage(len(t.Exchanges), func(w *worker, i int) error {
 			return a.note("exchange", t.Exchanges[i].Name, a.exchange(w, t.Exchanges[i]))
@@ -73,8 +80,19 @@ func Apply(ctx context.Context, c Connection, t Topology, opts ...Option) error 
 		}); err != nil {
 			return fmt.Errorf("bindings: %w", err)
 		}
+		if o.unbind && o.management != nil {
+			if err := a.unbindExtras(crew, t); err != nil {
+				return fmt.Errorf("extra bindings: %w", err)
+			}
+		}
 		return nil
 	})
+	if o.report != nil {
+		for _, d := range a.unbound() {
+			o.report(d)
+		}
+	}
+	return err
 }
 
 type applier struct {
@@ -83,6 +101,7 @@ type applier struct {
 
 	mu     sync.Mutex
 	absent map[resource]bool // what could not be made
+	gone   []Difference      // what was unbound
 }
 
 // note remembers what is not there, so that its bindings are not tried.
@@ -243,11 +262,7 @@ func (a *applier) userQueue(w *worker, q Queue, active, passive func(*amqp.Chann
 }
 
 func (a *applier) binding(w *worker, b Binding) error {
-	destination := resource{"queue", b.Destination, "write"}
-	if b.ToExchange {
-		destination.kind = "exchange"
-	}
-	if a.isAbsent("exchange", b.Source) || a.isAbsent(destination.kind, b.Destination) {
+	if a.isAbsent("exchange", b.Source) || a.isAbsent(b.end().kind, b.Destination) {
 		return nil // the reason is among the errors already
 	}
 	err := w.do(func(ch *amqp.Channel) error {
@@ -263,7 +278,7 @@ func (a *applier) binding(w *worker, b Binding) error {
 	if missing, ok := notFound(e); ok {
 		return wrap("make", "binding", b.name(), missing)
 	}
-	denied := access(e, "binding", b.name(), []resource{destination, {"exchange", b.Source, "read"}})
+	denied := access(e, "binding", b.name(), b.needs())
 	if denied == nil {
 		return wrap("make", "binding", b.name(), err)
 	}

@@ -50,10 +50,10 @@ func (e *MismatchError) Unwrap() error { return e.Err }
 // Is makes errors.Is(err, ErrMismatch) true.
 func (e *MismatchError) Is(target error) bool { return target == ErrMismatch }
 
-// AccessError says which permission the account lacks to declare or bind an item
-// that may not be there, or that it may not look at.
+// AccessError says which permission the account lacks to declare, bind or unbind an
+// item that may not be there, or that it may not look at.
 type AccessError struct {
-	Kind string // "exchange", "queue" or "binding": what was to be made
+	Kind string // "exchange", "queue" or "binding": what was to be made, or unbound
 	Name string
 	// Permission is "configure", "write" or "read". Brokers before 4.0 do not say
 	// which; it is then the one that this step asks for first.
@@ -61,16 +61,21 @@ type AccessError struct {
 	// Resource is what the permission is needed on, for example queue "orders".
 	// To declare takes configure on the item itself, and for one that names a
 	// dead-letter or alternate exchange also read on it and write on that exchange;
-	// to bind takes write on the destination and read on the source.
+	// to bind or unbind takes write on the destination and read on the source.
 	Resource string
 	// Err is the broker's answer, an *amqp.Error with code 403.
 	Err error
+
+	unbind bool // it was to be removed
 }
 
 func (e *AccessError) Error() string {
 	verb := "declare " + e.Kind
 	if e.Kind == "binding" {
 		verb = "make binding"
+	}
+	if e.unbind {
+		verb = "remove binding"
 	}
 	return fmt.Sprintf("%s %q: the account needs %s permission on %s: grant it, or apply the topology with another account first: %v",
 		verb, e.Name, e.Permission, e.Resource, e.Err)

@@ -127,7 +127,7 @@ func sample() topology.Topology {
 		},
 		Bindings: []topology.Binding{
 			{Source: "hop.return", Destination: "orders", Args: amqp.Table{"x-match": "all-with-x", "x-retry-queue": "orders"}},
-			{Source: "hop.error", Destination: "orders.parked", Key: "orders"},
+			{Source: "hop.error", Destination: "orders.parked", Key: "orders", Sole: true},
 			{Source: "hop.lost", Destination: "hop.lost"},
 			{Source: "hop.error", Destination: "hop.lost", Key: "to an exchange", ToExchange: true},
 		},

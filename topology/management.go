@@ -171,6 +171,8 @@ type bindingState struct {
 	Type        string `json:"destination_type"`
 	Key         string `json:"routing_key"`
 	Args        table  `json:"arguments"`
+	// Properties is what the API calls the binding among those with the same ends.
+	Properties string `json:"properties_key"`
 }
 
 func (b bindingState) binding() Binding {

@@ -16,6 +16,9 @@ const (
 	Missing = "missing"
 	// Differs: the broker has it with another value. [Apply] cannot change that.
 	Differs = "differs"
+	// Extra: the broker has a binding beside one that is Sole. [Apply] removes it
+	// only when asked, by [WithUnbind].
+	Extra = "extra"
 	// Unknown: it could not be read. This alone does not make a plan non-empty.
 	Unknown = "unknown"
 )
@@ -24,12 +27,13 @@ const (
 type Difference struct {
 	Kind  string // "exchange", "queue" or "binding"
 	Name  string
-	State string // Missing, Differs or Unknown
+	State string // Missing, Differs, Extra or Unknown
 	// Key is the argument that differs; or "type", "durable", "auto_delete",
 	// "internal" or "exclusive". For a missing binding it is an argument in which
 	// another binding of the same ends and key, which is there, differs.
 	Key string
-	// Want is what the topology says, Have what the broker has.
+	// Want is what the topology says, Have what the broker has: the arguments, if
+	// it has any, of a binding that is missing or extra.
 	Want, Have Value
 	// Note says more in words, or is empty.
 	Note string
@@ -44,6 +48,9 @@ func (d Difference) String() string {
 	}
 	if d.State == Missing && d.Kind == "binding" && d.Want.Type == "table" {
 		fmt.Fprintf(&b, " %s", d.Want.Text)
+	}
+	if d.State == Extra && d.Have.Type == "table" {
+		fmt.Fprintf(&b, " %s", d.Have.Text)
 	}
 	b.WriteString(": " + d.State)
 	switch {
@@ -67,7 +74,7 @@ type Plan struct {
 	Differences []Difference
 }
 
-// Empty reports whether nothing is missing and nothing differs, as far as could
+// Empty reports whether nothing is missing, differs or is extra, as far as could
 // be seen: a difference in state [Unknown] does not count.
 func (p Plan) Empty() bool {
 	for _, d := range p.Differences {
@@ -139,12 +146,13 @@ func Verify(ctx context.Context, c Connection, m *Management, t Topology) error 
 type state struct {
 	exchanges        map[string]exchangeState
 	queues           map[string]queueState
-	bindings         []Binding // of the sources of the topology
+	bindings         []bindingState // of the sources of the topology
 	defaultQueueType string
+	vhost            string
 }
 
 func (m *Management) state(ctx context.Context, t Topology) (*state, error) {
-	s := &state{exchanges: map[string]exchangeState{}, queues: map[string]queueState{}}
+	s := &state{exchanges: map[string]exchangeState{}, queues: map[string]queueState{}, vhost: m.vhost()}
 	sources := map[string]bool{}
 	for _, b := range t.Bindings {
 		sources[b.Source] = true
@@ -176,7 +184,7 @@ func (m *Management) state(ctx context.Context, t Topology) (*state, error) {
 	}
 	return s, each(ctx, m, "", func(b bindingState) {
 		if sources[b.Source] {
-			s.bindings = append(s.bindings, b.binding())
+			s.bindings = append(s.bindings, b)
 		}
 	}, "bindings", m.vhost())
 }
@@ -204,12 +212,18 @@ func (s *state) plan(t Topology) Plan {
 	}
 	there := map[string]bool{}
 	near := map[string]Binding{} // not wanted as they are
-	for _, b := range s.bindings {
+	for _, h := range s.bindings {
+		b := h.binding()
 		if there[b.identity()] = true; !wanted[b.identity()] {
 			near[b.ends()] = b
 		}
 	}
+	extras := findExtras(t, s.bindings)
 	for _, b := range t.Bindings {
+		for _, h := range extras[b.identity()] {
+			p.add("binding", h.binding().name(), h.extra(b, s.vhost))
+		}
+		delete(extras, b.identity()) // t may name b twice
 		if there[b.identity()] {
 			continue
 		}
@@ -341,11 +355,7 @@ func planPassively(ctx context.Context, c Connection, t Topology) (Plan, error) 
 	unseen := Difference{State: Unknown, Note: "arguments, exchange types and bindings cannot be read without the management API"}
 	for _, b := range t.Bindings {
 		// A binding is gone with either of its ends, which needs no reading.
-		end := resource{kind: "queue", name: b.Destination}
-		if b.ToExchange {
-			end.kind = "exchange"
-		}
-		if missing[end] || missing[resource{kind: "exchange", name: b.Source}] {
+		if missing[b.end()] || missing[resource{kind: "exchange", name: b.Source}] {
 			d := Difference{State: Missing}
 			if len(b.Args) > 0 {
 				d.Want = valueOf(b.Args)

@@ -8,10 +8,11 @@
 // [Topology.Mermaid] export it, for an operator who wants to import it and for a
 // reader who wants to see it.
 //
-// Nothing here ever deletes, and nothing changes what exists: RabbitMQ has no
-// way to change the arguments of a queue or an exchange. What exists with other
-// arguments is reported, with both values and their types, and the rest is
-// applied all the same.
+// Nothing here ever deletes a queue or an exchange; a stale binding of a [Binding]
+// that is Sole only when asked, by [WithUnbind]. And nothing changes what exists:
+// RabbitMQ has no way to change the arguments of a queue or an exchange. What
+// exists with other arguments is reported, with both values and their types, and
+// the rest is applied all the same.
 package topology
 
 import (
@@ -58,6 +59,11 @@ type Binding struct {
 	ToExchange  bool
 	Key         string // the routing key, or the pattern of a topic exchange
 	Args        amqp.Table
+	// Sole says that no other destination may be bound to Source with Key: a
+	// message that took both ways would be there twice. Any other such binding is
+	// [Extra] in a plan, whoever made it. Keys are compared as they are written,
+	// which is what a direct exchange does. The broker knows nothing of this.
+	Sole bool
 }
 
 // Topology is a set of exchanges, queues and bindings. The zero value is empty
@@ -72,12 +78,13 @@ type Topology struct {
 // Merge returns the union of t and others, in order of first appearance. An item
 // that appears again, the same for the broker, is left out. Two definitions of
 // one name that differ are both kept, for [Topology.Validate] to report. The
-// user's queue that one side may declare and the other may not may be declared.
+// user's queue that one side may declare and the other may not may be declared,
+// and a binding that is Sole for one side is Sole.
 // The argument tables are shared with t and others, not copied.
 func (t Topology) Merge(others ...Topology) Topology {
 	var m Topology
 	exchanges, queues := map[string][]int{}, map[string][]int{}
-	bindings := map[string]bool{}
+	bindings := map[string]int{}
 	for _, o := range append([]Topology{t}, others...) {
 		for _, e := range o.Exchanges {
 			if !slices.ContainsFunc(exchanges[e.Name], func(i int) bool { return sameExchange(m.Exchanges[i], e) }) {
@@ -95,8 +102,10 @@ func (t Topology) Merge(others ...Topology) Topology {
 			}
 		}
 		for _, b := range o.Bindings {
-			if id := b.identity(); !bindings[id] {
-				bindings[id] = true
+			if i, ok := bindings[b.identity()]; ok {
+				m.Bindings[i].Sole = m.Bindings[i].Sole || b.Sole
+			} else {
+				bindings[b.identity()] = len(m.Bindings)
 				m.Bindings = append(m.Bindings, b)
 			}
 		}
@@ -124,6 +133,24 @@ func (b Binding) identity() string {
 	return fmt.Sprintf("%q %q %t %q %s", b.Source, b.Destination, b.ToExchange, b.Key, canonical(b.Args))
 }
 
+// fork is where a message takes every way that is bound.
+type fork struct{ source, key string }
+
+func (b Binding) fork() fork { return fork{b.Source, b.Key} }
+
+// sameEnd reports whether both lead to one place.
+func (b Binding) sameEnd(o Binding) bool {
+	return b.Destination == o.Destination && b.ToExchange == o.ToExchange
+}
+
+// end is where b leads to.
+func (b Binding) end() resource {
+	if b.ToExchange {
+		return resource{kind: "exchange", name: b.Destination}
+	}
+	return resource{kind: "queue", name: b.Destination}
+}
+
 // name is how a binding is called in plans and errors.
 func (b Binding) name() string {
 	n := b.Source + " -> " + b.Destination
@@ -138,8 +165,8 @@ func (b Binding) name() string {
 
 // Validate reports everything in t that no broker could hold, or that would
 // arrive there as something else, joined into one error: empty, over-long and
-// reserved names, values that the wire does not carry as they are, and names
-// with two different definitions.
+// reserved names, values that the wire does not carry as they are, names with two
+// different definitions, and a second destination beside a binding that is Sole.
 func (t Topology) Validate() error {
 	var errs []error
 	fail := func(kind, name, format string, args ...any) {
@@ -183,7 +210,16 @@ func (t Topology) Validate() error {
 			fail("queue", q.Name, "is defined twice, with %s %v and %v: keep one, or give them two names", d.Key, d.Want, d.Have)
 		}
 	}
+	soles := map[fork]Binding{}
 	for _, b := range t.Bindings {
+		if b.Sole {
+			soles[b.fork()] = b
+		}
+	}
+	for _, b := range t.Bindings {
+		if sole, ok := soles[b.fork()]; ok && !b.sameEnd(sole) {
+			fail("binding", b.name(), "cannot be there beside %q, the sole one of this source and key: keep one, or give them two keys", sole.name())
+		}
 		for _, end := range []string{b.Source, b.Destination} {
 			if err := checkName(end); err != nil {
 				fail("binding", b.name(), "name %q %v (the default exchange cannot be bound)", end, err)

@@ -257,3 +257,47 @@ func TestMermaidEscapes(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestSole: what may be beside a sole binding and what not, without a broker.
+func TestSole(t *testing.T) {
+	old := Binding{Source: "error", Destination: "old", Key: "orders"}
+	sole := Binding{Source: "error", Destination: "new", Key: "orders", Sole: true}
+	plain := sole
+	plain.Sole = false
+	for _, m := range []Topology{
+		Topology{Bindings: []Binding{plain}}.Merge(Topology{Bindings: []Binding{sole}}),
+		Topology{Bindings: []Binding{sole}}.Merge(Topology{Bindings: []Binding{plain}}),
+	} {
+		if len(m.Bindings) != 1 || !m.Bindings[0].Sole {
+			t.Errorf("merged to %v", m.Bindings)
+		}
+	}
+	for _, bs := range [][]Binding{{old, sole}, {sole, old}, {sole, {Source: "error", Destination: "new", ToExchange: true, Key: "orders"}}} {
+		err := Topology{Bindings: bs}.Validate()
+		if err == nil || !strings.Contains(err.Error(), `cannot be there beside "error -> new (key \"orders\")", the sole one`) {
+			t.Errorf("%v: %v", bs, err)
+		}
+	}
+	top := Topology{Bindings: []Binding{
+		sole, sole,
+		{Source: "error", Destination: "new", Key: "orders", Args: amqp.Table{"same": "end"}},
+		{Source: "error", Destination: "old", Key: "mails"},
+		{Source: "shop", Destination: "old", Key: "orders"},
+	}}
+	if err := top.Validate(); err != nil {
+		t.Error(err)
+	}
+	s := &state{vhost: "/"}
+	for _, b := range append(top.Bindings, old) {
+		s.bindings = append(s.bindings, bindingState{Source: b.Source, Destination: b.Destination, Type: "queue", Key: b.Key, Args: table(b.Args), Properties: b.Key})
+	}
+	want := `binding "error -> old (key \"orders\")": extra: only queue "new" may get what is published with this key: ` +
+		"unbind this one by \"hopback apply\", by Apply WithUnbind, or by DELETE /api/bindings/%2F/e/error/q/old/orders of the management API\n"
+	if got := s.plan(top); got.String() != want || got.Empty() {
+		t.Errorf("got  %swant %s", got, want)
+	}
+	top.Bindings = append(top.Bindings[2:], plain)
+	if got := s.plan(top); !got.Empty() {
+		t.Errorf("without a sole binding: %v", got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"text/tabwriter"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -98,6 +99,8 @@ lacks of the exchanges, queues and bindings that the routes need:
   +  is missing, and apply would create it
   !  is missing, and is yours to create: a work queue without "declare"
   ~  is there with another value, which apply cannot change
+  -  is a binding that must not be there, and apply would unbind it: what leads
+     parked messages to the parking queue of before, after a change
   ?  cannot be seen
 
 With a management URL everything is compared, and a work queue that can refuse
@@ -147,9 +150,13 @@ func applyCommand() *cobra.Command {
 		Use:   "apply",
 		Short: "Create on the broker what the configuration needs",
 		Long: `Creates the exchanges, queues and bindings that the routes need and that are
-missing. Nothing is ever changed or deleted, and your work queues are left alone,
-but for one that is missing and that its route asks to declare. It is safe to run
-again, and by several at once.
+missing. No queue or exchange is ever changed or deleted, and your work queues are
+left alone, but for one that is missing and that its route asks to declare. It is
+safe to run again, and by several at once.
+
+After a change of a route's parking queue, parked messages would go to the one of
+before as well. With a management URL, apply unbinds that one and says so; the
+queue stays, with its messages. Without one it is not seen.
 
 The account needs the permissions configure, write and read on names that begin
 with the prefix, write on the work queues to bind them, and configure on what it
@@ -159,7 +166,8 @@ Exit status: 0 all is there; 2 something is there with other arguments, and all
 else was created; 1 an error.
 
 With --output json one object goes to standard output, as with plan, with the
-differences that were found before, and applied.`,
+differences that were found before, applied, and unbound: the differences that
+were bindings and are no longer there.`,
 		Example: `  hopback apply
   HOPBACK_BROKER_USERNAME=admin HOPBACK_BROKER_PASSWORD=… hopback apply -c hopback.yaml`,
 		Args: cobra.NoArgs,
@@ -183,10 +191,12 @@ func (t *target) apply(cmd *cobra.Command, all bool) error {
 		return err
 	}
 	// Without the management API a binding cannot be seen: Apply makes sure of all.
-	err = topology.Apply(ctx, t.conn, t.topology, topology.WithManagement(t.management))
+	var unbound topology.Plan
+	err = topology.Apply(ctx, t.conn, t.topology, topology.WithManagement(t.management),
+		topology.WithUnbind(func(d topology.Difference) { unbound.Differences = append(unbound.Differences, d) }))
 	if asJSON(cmd) {
 		r := t.report(before)
-		r.Applied = ptr(err == nil)
+		r.Applied, r.Unbound = ptr(err == nil), reportDifferences(unbound)
 		if perr := printJSON(cmd, r); perr != nil {
 			return errors.Join(err, perr)
 		}
@@ -196,6 +206,9 @@ func (t *target) apply(cmd *cobra.Command, all bool) error {
 		if err == nil {
 			printDifferences(out, before, all)
 			fmt.Fprintln(out, applied(before))
+		}
+		for _, d := range unbound.Differences {
+			fmt.Fprintln(out, "unbound", d.Name)
 		}
 	}
 	if onlyMismatches(err) {
@@ -211,6 +224,9 @@ func applied(before topology.Plan) string {
 		if d.State == topology.Missing {
 			made++
 		}
+	}
+	if made == 0 && slices.ContainsFunc(before.Differences, extra) {
+		return "nothing to create: all is there"
 	}
 	if made == 0 {
 		return "nothing to do: all is there"
@@ -363,6 +379,8 @@ func printDifferences(out io.Writer, p topology.Plan, all bool) {
 			fmt.Fprintln(out, "?", d.Note)
 		case d.State == topology.Differs:
 			fmt.Fprintln(out, "~", d)
+		case extra(d):
+			fmt.Fprintf(out, "- %s %s: %s\n", d.Kind, d.Name, d.Note)
 		case yours(d):
 			fmt.Fprintf(out, "! %s %s: %s\n", d.Kind, d.Name, d.Note)
 		default:
@@ -391,6 +409,9 @@ func allFlag(cmd *cobra.Command) *bool {
 // yours reports whether what is missing is the user's to create.
 func yours(d topology.Difference) bool { return d.State == topology.Missing && d.Note != "" }
 
+// extra reports whether it is a binding that apply would remove.
+func extra(d topology.Difference) bool { return d.State == topology.Extra }
+
 func summary(p topology.Plan) string {
 	count := func(is func(topology.Difference) bool) (n int) {
 		for _, d := range p.Differences {
@@ -402,6 +423,7 @@ func summary(p topology.Plan) string {
 	}
 	mine := count(yours)
 	missing := count(func(d topology.Difference) bool { return d.State == topology.Missing }) - mine
+	unbind := count(extra)
 	differ := count(func(d topology.Difference) bool { return d.State == topology.Differs })
 	if p.Empty() {
 		return "nothing to do"
@@ -409,6 +431,9 @@ func summary(p topology.Plan) string {
 	s := fmt.Sprintf("%d to create", missing)
 	if mine > 0 {
 		s += fmt.Sprintf(", %d missing that you create", mine)
+	}
+	if unbind > 0 {
+		s += fmt.Sprintf(", %d to unbind", unbind)
 	}
 	if differ > 0 {
 		s += fmt.Sprintf(", %d with other values, which only deleting them can change", differ)
@@ -424,6 +449,7 @@ type planReport struct {
 	Routes        []planRoute  `json:"routes"`
 	Empty         bool         `json:"empty"`
 	Applied       *bool        `json:"applied,omitempty"`
+	Unbound       []difference `json:"unbound,omitempty"` // of apply
 	Differences   []difference `json:"differences"`
 }
 
@@ -452,7 +478,7 @@ type value struct {
 func (t *target) report(p topology.Plan) planReport {
 	r := planReport{
 		Prefix: t.config.Prefix, Vhost: t.vhost, Empty: p.Empty(),
-		Routes: []planRoute{}, Differences: []difference{},
+		Routes: []planRoute{}, Differences: reportDifferences(p),
 	}
 	r.BrokerVersion, _ = t.conn.Properties["version"].(string)
 	for i, route := range t.routes {
@@ -462,6 +488,11 @@ func (t *target) report(p topology.Plan) planReport {
 		}
 		r.Routes = append(r.Routes, pr)
 	}
+	return r
+}
+
+func reportDifferences(p topology.Plan) []difference {
+	all := []difference{}
 	for _, d := range p.Differences {
 		out := difference{Kind: d.Kind, Name: d.Name, State: d.State, Key: d.Key, Note: d.Note}
 		if d.Want != (topology.Value{}) {
@@ -470,9 +501,9 @@ func (t *target) report(p topology.Plan) planReport {
 		if d.Have != (topology.Value{}) {
 			out.Have = &value{d.Have.Type, d.Have.Text}
 		}
-		r.Differences = append(r.Differences, out)
+		all = append(all, out)
 	}
-	return r
+	return all
 }
 
 func ptr[T any](v T) *T { return &v }
