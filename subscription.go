@@ -47,6 +47,7 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 	if err := c.applyTopology(ctx, session); err != nil {
 		return nil, err
 	}
+	defer cutUnlessDone(ctx, session)()
 	ch, err := session.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("open a channel: %w", err)
@@ -225,6 +226,24 @@ func within(ctx context.Context, s *link.Session, do func()) {
 	case <-ctx.Done():
 		s.Cut()
 		<-done
+	}
+}
+
+// cutUnlessDone is for what amqp091-go gives no context to: unless the function
+// that it returns is called soon after the end of ctx, the broker does not
+// answer, and the connection is cut.
+func cutUnlessDone(ctx context.Context, s *link.Session) func() {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-done:
+		case <-time.After(closeTimeout):
+			s.Cut()
+		}
+	})
+	return func() {
+		stop()
+		close(done)
 	}
 }
 
