@@ -41,6 +41,11 @@ func TestBrokerFaults(t *testing.T) {
 func testRestart(t *testing.T, b *rabbittest.Broker, restart func(context.Context) error) {
 	w := newWorldOn(t, b)
 	c := newCrowd(t, w, w.url, 5*time.Millisecond)
+	// A quorum queue that is declared less than half a second before a kill -9
+	// may come back without its log and without a leader, for good: the broker
+	// writes down which queues it has (names.dets) when that has not changed for
+	// so long. Seen on 3.10.8 and 4.0.5.
+	time.Sleep(3 * time.Second)
 	c.feed(300)
 	eventually(t, "some wait in slots", func() bool { return c.retried.Load() > 50 })
 	if err := restart(t.Context()); err != nil {
@@ -142,9 +147,9 @@ func testMemoryAlarm(t *testing.T, b *rabbittest.Broker) {
 	t.Cleanup(func() { b.MemoryAlarm(context.Background(), false) }) //nolint:errcheck // off already, in a test that passed
 	constant := func() bool {
 		n := w.channels()
-		return n["crowd (consume)"] == 2 && n["crowd (publish)"] == 1
+		return n["crowd (consume)"] == 2 && n["crowd (publish)"] == 2
 	}
-	eventually(t, "the crowd has two channels that consume and one that publishes", constant)
+	eventually(t, "the crowd has two channels that consume and two that publish, one a consumer", constant)
 	close(release)
 	eventually(t, "the client is blocked", func() bool { return c.blocks.Load() > 0 })
 
@@ -167,7 +172,7 @@ func testMemoryAlarm(t *testing.T, b *rabbittest.Broker) {
 		}
 	})
 	<-done
-	eventually(t, "the crowd still has three channels", constant)
+	eventually(t, "the crowd still has four channels", constant)
 	if c.retried.Load() > 0 {
 		t.Errorf("%d hand-offs were confirmed during the alarm: it is none", c.retried.Load())
 	}

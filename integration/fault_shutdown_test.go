@@ -231,14 +231,19 @@ func TestShutdownOfAFrozenBroker(t *testing.T) {
 		proxy.Freeze(true)
 		endFrozen(t, w, proxy.URL(w.url), func() bool { return true })
 	})
-	t.Run("subscribing", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.declare("work", "quorum")
-		gate := newGate(t, w.url)
-		gate.holdFrom("consume"+toClient, []byte{0, 20, 0, 10}) // the answer to channel.open
-		endFrozen(t, w, gate.url(w.url), func() bool { return gate.holding("consume" + toClient) })
-	})
+	for name, method := range map[string][]byte{
+		"declaring":   {0, 20, 0, 10}, // channel.open, first sent to declare what is missing
+		"subscribing": {0, 60, 0, 10}, // basic.qos
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.declare("work", "quorum")
+			gate := newGate(t, w.url)
+			gate.holdFrom("consume"+toClient, method)
+			endFrozen(t, w, gate.url(w.url), func() bool { return gate.holding("consume" + toClient) })
+		})
+	}
 }
 
 func endFrozen(t *testing.T, w *world, url string, frozen func() bool) {
