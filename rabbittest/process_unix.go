@@ -37,8 +37,10 @@ exec chroot "$T" "$@"
 // the data folder, where a crash dump would be written.
 // The server's own script turns SIGTERM into a clean shutdown. A port mapper of
 // its own, in the foreground, keeps the node's name out of the machine's mapper.
+// File handles limit connections and queues; a login's usual 1024 are few.
 const runBroker = `
 cd "$2" || exit 72
+ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -H -n)"
 epmd -address 127.0.0.1 -port "$ERL_EPMD_PORT" & e=$!
 "$1/rabbitmq-server" & s=$!
 trap 'kill -TERM $s' TERM
@@ -150,6 +152,7 @@ func (h *processes) inside() string {
 // mayEnter finds a way to mount and chroot: as root, with a user namespace, or
 // through sudo without a password.
 func (h *processes) mayEnter() error {
+	why := fmt.Sprintf("entering the tree %s needs root, sudo without a password, or user namespaces; none of them works here", h.in.Root)
 	for _, try := range []struct{ prefix, unshare []string }{
 		{nil, []string{"unshare", "--mount", "--propagation", "private"}},
 		{nil, []string{"unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"}},
@@ -157,12 +160,14 @@ func (h *processes) mayEnter() error {
 	} {
 		argv := append(append([]string{}, try.prefix...), try.unshare...)
 		argv = append(argv, "sh", "-c", `mount --rbind /proc "$1/proc" && chroot "$1" /bin/true`, "sh", h.in.Root)
-		if exec.Command(argv[0], argv[1:]...).Run() == nil {
+		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+		if err == nil {
 			h.prefix, h.unsh = try.prefix, try.unshare
 			return nil
 		}
+		why += fmt.Sprintf("\n%s %s: %v: %s", argv[0], argv[1], err, bytes.TrimSpace(out))
 	}
-	return fmt.Errorf("entering the tree %s needs root, sudo without a password, or unprivileged user namespaces; none of them works here", h.in.Root)
+	return errors.New(why)
 }
 
 // command builds a command that runs inside the tree, or as it is without one.

@@ -255,6 +255,7 @@ tree() {
   from=$(mirror)
   need_root "making a Debian tree with RabbitMQ $1"
   if ! command -v mmdebstrap >/dev/null; then install mmdebstrap; fi
+  if ! command -v mount >/dev/null; then install mount; fi # for the entry into a tree; not in every image
   if [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then install debian-archive-keyring; fi
   set -- "$1" --variant=apt --include=rabbitmq-server,adduser,procps
   # An unstable suite's index is short-lived, and a machine's mirror may be frozen.
