@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ func TestBrokerFaults(t *testing.T) {
 		test func(*testing.T, *rabbittest.Broker)
 	}{
 		{"connections killed", testConnectionsKilled},
+		{"work queues deleted", testWorkQueuesDeleted},
 		{"memory alarm", testMemoryAlarm},
 		{"restart", func(t *testing.T, b *rabbittest.Broker) { testRestart(t, b, b.Restart) }},
 		{"kill", func(t *testing.T, b *rabbittest.Broker) {
@@ -200,4 +202,24 @@ func runsOf(l *ledger) int {
 		n += len(a)
 	}
 	return n
+}
+
+// A broker that permits none of the features which RabbitMQ 4 deprecates: all
+// that is declared is durable, and the prefetch is each consumer's.
+func TestDeprecatedFeaturesOff(t *testing.T) {
+	t.Parallel()
+	newWorld(t) // for its skip where there is no broker
+	if v := shared.broker.Version(); strings.HasPrefix(v, "3.") {
+		t.Skipf("RabbitMQ %s deprecates nothing yet", v)
+	}
+	b := faultBroker(t,
+		"deprecated_features.permit.transient_nonexcl_queues = false",
+		"deprecated_features.permit.global_qos = false",
+	)
+	w := newWorldOn(t, b)
+	c := newCrowd(t, w, w.url, 0)
+	c.feed(20)
+	if n := c.finish(t); n > 0 {
+		t.Errorf("%d duplicates, and nothing went wrong", n)
+	}
 }

@@ -250,6 +250,7 @@ type gate struct {
 	held   map[string]bool
 	when   map[string][]byte // hold this from the moment that the client sends these bytes
 	pairs  map[*gatePair]bool
+	pubs   int
 	closed bool
 }
 
@@ -322,6 +323,14 @@ func (g *gate) holding(what string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.held[what]
+}
+
+// published is how many publishes have gone through, give or take one that fell
+// between two reads.
+func (g *gate) published() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pubs
 }
 
 // count is how many connections of one purpose there are.
@@ -417,6 +426,9 @@ func (g *gate) read(p *gatePair, f *flow, direction string, from net.Conn) {
 					p.purpose = purpose
 				}
 			}
+		}
+		if direction == toBroker && p.purpose == "publish" {
+			g.pubs += bytes.Count(buf[:n], []byte{0, 60, 0, 40}) // basic.publish
 		}
 		for what, sends := range g.when {
 			if direction == toBroker && p.purpose != "" && strings.HasPrefix(what, p.purpose) && bytes.Contains(buf[:n], sends) {
