@@ -393,7 +393,7 @@ func TestNumbersKeepTheirWidth(t *testing.T) {
 }
 
 // A slot that another client declared with a narrower integer is the same slot.
-func TestSlotDeclaredByOthers(t *testing.T) {
+func TestSlotDeclaredWithAnotherWidth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.declare("work", "quorum")
