@@ -13,9 +13,10 @@ GOTEST ?=
 GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# The packages of the library with tests on a real broker. They have tests without
-# one too, which run again with them.
-REAL := ./rabbittest ./topology ./lost ./internal/link
+# The packages of the library with tests on a real broker: those whose tests import
+# rabbittest. They have tests without one too, which run again with them.
+REAL = $(patsubst %/,%,$(sort $(dir $(filter-out ./integration/% ./cmd/%,\
+	$(shell grep -rl --include='*_test.go' '"github.com/hopback/hopback/rabbittest"' .)))))
 
 # Every folder with a go.mod is a module of its own; the library is the root.
 MODULES = $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/node_modules/*' -not -path './dist/*' | sort))
@@ -36,14 +37,15 @@ demo: ## The whole story on a private broker, in under a minute
 
 test: unit integration ## Every test, on each version of RabbitMQ: BROKERS="3.10 4.0 4.3"
 
-# Without HOPBACK_TEST_BROKER what needs a broker skips: it runs with the
-# integration tests, on each version.
+# In the library what needs a broker is skipped here: it runs with the integration
+# tests, on each version. The command's tests run on any one broker.
 unit: ## Unit, property and example tests of every module
 	@scripts/setup.sh demo
 	@failed=; \
 	for m in $(filter-out ./integration,$(MODULES)); do \
 		echo "== unit tests: $$m"; \
-		(cd $$m && HOPBACK_TEST_BROKER= go test $(RACE) -timeout 10m $(GOTEST) ./...) || failed="$$failed $$m"; \
+		[ $$m = . ] && HOPBACK_TEST_BROKER=none || HOPBACK_TEST_BROKER=; export HOPBACK_TEST_BROKER; \
+		(cd $$m && go test $(RACE) -timeout 10m $(GOTEST) ./...) || failed="$$failed $$m"; \
 	done; \
 	[ -z "$$failed" ] || { echo "unit tests failed in:$$failed" >&2; exit 1; }
 
@@ -53,7 +55,7 @@ integration: ## Tests on real brokers, each of BROKERS in turn
 	for v in $(BROKERS); do \
 		echo "== RabbitMQ $$v"; \
 		[ $$v = any ] && HOPBACK_TEST_BROKER= || HOPBACK_TEST_BROKER=$$v; export HOPBACK_TEST_BROKER; \
-		go test -count=1 -timeout 15m $(GOTEST) $(REAL) || failed="$$failed library($$v)"; \
+		go test $(RACE) -count=1 -timeout 15m $(GOTEST) $(REAL) || failed="$$failed library($$v)"; \
 		[ ! -e integration/go.mod ] || (cd integration && go test -count=1 -timeout 20m $(GOTEST) ./...) || failed="$$failed integration($$v)"; \
 	done; \
 	[ -z "$$failed" ] || { echo "tests failed in: $$failed" >&2; exit 1; }

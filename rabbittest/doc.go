@@ -46,7 +46,8 @@
 // its ports published on 127.0.0.1 alone.
 //
 // Tests are skipped where there is no broker, and say what to install. In
-// continuous integration set HOPBACK_TEST_BROKER: then they fail instead.
+// continuous integration set HOPBACK_TEST_BROKER: then they fail instead. With
+// HOPBACK_TEST_BROKER=none every test that wants a broker is skipped.
 //
 // # Faults
 //
