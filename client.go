@@ -102,8 +102,10 @@ func (c Config) Validate() error {
 		errs = append(errs, &ConfigError{Field: "Prefix", Value: c.Prefix, Fix: "use at most 100 bytes"})
 	}
 	if c.ConfirmTimeout < 0 || c.Heartbeat < 0 {
-		errs = append(errs, &ConfigError{Field: "ConfirmTimeout, Heartbeat",
-			Value: fmt.Sprint(c.ConfirmTimeout, ", ", c.Heartbeat), Fix: "use positive durations"})
+		errs = append(errs, &ConfigError{
+			Field: "ConfirmTimeout, Heartbeat",
+			Value: fmt.Sprint(c.ConfirmTimeout, ", ", c.Heartbeat), Fix: "use positive durations",
+		})
 	}
 	return errors.Join(errs...)
 }
