@@ -64,7 +64,7 @@ func config(told *told, urls ...string) Config {
 		level = slog.LevelDebug
 	}
 	return Config{
-		URLs: urls, Purpose: "publish", Name: "link test", Heartbeat: 10 * time.Second,
+		URLs: urls, Purpose: "publish", Name: "link test", Heartbeat: 10 * time.Minute, // the broker makes it one: no test waits for it
 		Logger:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 		OnReconnect: func(time.Duration) { told.reconnects.Add(1) },
 		OnBlocked: func(active bool, _ string) {
