@@ -376,7 +376,8 @@ func TestNumbersKeepTheirWidth(t *testing.T) {
 	i := slices.IndexFunc(raw, func(q struct {
 		Name string          `json:"name"`
 		Args json.RawMessage `json:"arguments"`
-	}) bool {
+	},
+	) bool {
 		return q.Name == "hop.delay.90000s"
 	})
 	if i < 0 || !strings.Contains(string(raw[i].Args), `"x-message-ttl":90000000`) {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -93,6 +94,9 @@ func run(ctx context.Context) error {
 		}
 		o.rates = append(o.rates, n)
 	}
+	// A service has more in memory than a loop that does nothing; with a heap of
+	// 4 MiB the collector would be a third of what is measured, for all loops.
+	debug.SetGCPercent(400)
 	// Lost connections and the like would be news; the rest is noise here.
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 
