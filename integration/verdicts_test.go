@@ -177,12 +177,11 @@ func verdictCases() map[string]verdictCase {
 		},
 		"panic-runtime": {
 			do: func(m *hopback.Message) error {
-				var nowhere map[string]int
-				nowhere[m.MessageID]++
-				return nil
+				var results []error
+				return results[m.Attempt]
 			},
 			story: threeTimes, reason: "exhausted", count: 2,
-			text: "handler panicked: assignment to entry in nil map", typ: "hopback.PanicError", why: "error", delay: 100 * time.Millisecond,
+			text: "handler panicked: runtime error: index out of range", typ: "hopback.PanicError", why: "error", delay: 100 * time.Millisecond,
 		},
 		"goexit": {
 			do: func(*hopback.Message) error { runtime.Goexit(); return nil }, story: threeTimes,
