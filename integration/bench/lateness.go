@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/rabbittest"
 )
 
@@ -16,7 +17,7 @@ import (
 // How late is each when its handler gets it?
 func lateness(ctx context.Context, b *rabbittest.Broker, o options) ([]figure, error) {
 	var all []figure
-	for _, precision := range []string{"auto"} {
+	for _, precision := range o.precisions {
 		for _, rate := range o.rates {
 			late, actual, err := latenessAt(ctx, b.URL(), o, rate, precision)
 			if err != nil {
@@ -25,12 +26,12 @@ func lateness(ctx context.Context, b *rabbittest.Broker, o options) ([]figure, e
 			p := func(q float64) float64 { return float64(late[int(q*float64(len(late)-1))]) }
 			wanted := map[int]string{2000: "p99 ≤ 50 ms", 4000: "p99 ≤ 250 ms"}[rate]
 			all = append(all,
-				figure{Name: fmt.Sprintf("lateness at %d retries/s, p50", rate), Value: p(.5), Unit: "ms"},
+				figure{Name: fmt.Sprintf("lateness at %d retries/s, precision %s, p50", rate, precision), Value: p(.5), Unit: "ms"},
 				figure{
-					Name: fmt.Sprintf("lateness at %d retries/s, p99", rate), Value: p(.99), Unit: "ms", Wanted: wanted,
+					Name: fmt.Sprintf("lateness at %d retries/s, precision %s, p99", rate, precision), Value: p(.99), Unit: "ms", Wanted: wanted,
 					Ratio: fmt.Sprintf("%d retries, %.0f/s", len(late), actual),
 				},
-				figure{Name: fmt.Sprintf("lateness at %d retries/s, least", rate), Value: p(0), Unit: "ms", Wanted: "≥ 0"},
+				figure{Name: fmt.Sprintf("lateness at %d retries/s, precision %s, least", rate, precision), Value: p(0), Unit: "ms", Wanted: "≥ 0"},
 			)
 		}
 	}
@@ -75,7 +76,7 @@ func latenessAt(ctx context.Context, url string, o options, rate int, precision 
 	})
 	c, err := client.NewConsumer(hopback.ConsumerConfig{
 		Route: hopback.Route{
-			Queue: queue, Precision: hopback.PrecisionAuto,
+			Queue: queue, Precision: delay.Precision(precision),
 			Policy: hopback.Policy{
 				Schedule: hopback.Schedule{
 					Backoff: hopback.Constant, Base: longestDelay, Max: longestDelay, Jitter: hopback.Full,

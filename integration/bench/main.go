@@ -29,6 +29,7 @@ import (
 
 type options struct {
 	versions, only []string
+	precisions     []string
 	messages       int
 	rounds         int
 	rates          []int
@@ -63,6 +64,7 @@ func run(ctx context.Context) error {
 	versions := flag.String("brokers", os.Getenv("BROKERS"), "broker versions, separated by spaces; default: the first installed")
 	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million")
 	rates := flag.String("rates", "2000,4000", "retries a second, for lateness")
+	precisions := flag.String("precision", "auto", "precisions of the wheel, for lateness: auto, one, two")
 	flag.IntVar(&o.messages, "messages", 20_000, "messages a round, for handoff and happy")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds; the median counts")
 	flag.DurationVar(&o.duration, "for", time.Minute, "how long each rate is sustained, for lateness")
@@ -87,6 +89,7 @@ func run(ctx context.Context) error {
 		o.versions = []string{""}
 	}
 	o.only = strings.Split(*only, ",")
+	o.precisions = strings.Split(*precisions, ",")
 	for _, r := range strings.Split(*rates, ",") {
 		n, err := strconv.Atoi(r)
 		if err != nil {
