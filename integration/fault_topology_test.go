@@ -287,6 +287,40 @@ func TestPermissionLostMidway(t *testing.T) {
 	}
 }
 
+// A running consumer that may no longer read its queue says so, asks again at
+// growing intervals, and goes on when it may.
+func TestReadPermissionLostMidway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare("work", "quorum")
+	w.apply(quickRoute("work", 3))
+	gate := newGate(t, w.url)
+	client := w.newClient(func(cfg *hopback.Config) { cfg.URL, cfg.SkipDeclare = gate.url(w.user("worker", "", ".*", ".*")), true })
+	l := newLedger()
+	r := w.runConsumerOn(client, hopback.ConsumerConfig{
+		Route:   quickRoute("work", 3),
+		Handler: l.handler(hopback.HandlerFunc(func(context.Context, *hopback.Message) error { return nil })),
+	})
+	w.user("worker", "", ".*", "^nothing$")
+	gate.cut("consume")
+	eventually(t, "refused", func() bool { return r.Healthy() != nil && strings.Contains(r.Healthy().Error(), "ACCESS_REFUSED") })
+	l.send(w, "work", 3)
+	refusals := func() int { return strings.Count(w.log.String(), "not subscribed") }
+	start, before := time.Now(), refusals()
+	time.Sleep(5 * time.Second)
+	if n, most := refusals()-before, 3*int(time.Since(start).Seconds()+1); n > most {
+		t.Errorf("asked %d times in %s: a hot loop", n, time.Since(start))
+	}
+	w.user("worker", "", ".*", ".*")
+	eventually(t, "subscribed again, and all handled", func() bool { return r.Ready() && l.handledCount() == 3 })
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if s := l.check(w); len(s.Duplicates) > 0 {
+		t.Errorf("handled twice: %v", s.Duplicates)
+	}
+}
+
 // A slot that somebody declared with another TTL: the error names what differs
 // and both values with their types, and the routes that do not need this slot
 // go on.
