@@ -86,6 +86,10 @@ const (
 	ReasonBadCounter = "bad-counter"
 	// ReasonUnknownOrigin: nothing tells which work queue it failed in.
 	ReasonUnknownOrigin = "unknown-origin"
+	// ReasonNoRoute: the work queue it failed in is not one that the router serves.
+	ReasonNoRoute = "no-route"
+	// ReasonOverflow: its work queue was full and dropped it, and would again.
+	ReasonOverflow = "overflow"
 )
 
 // Limits of what we write into a message.
