@@ -65,18 +65,19 @@ func settled(ctx context.Context, ch *amqp.Channel, queue string, messages int) 
 // there at first. What it took and did not acknowledge is back in its place, in
 // its order, when it is closed.
 //
-// It consumes, until it keeps nearly as many messages as a consumer may hold:
-// what is passed over stays unsettled until the end, since it would be at the
-// head again if it were given back earlier. From then on it uses basic.get, which
-// has no such limit, and takes ten times as long.
+// It consumes, until it keeps as many messages as a consumer may hold: what is
+// passed over stays unsettled until the end, since it would be at the head again
+// if it were given back earlier. From then on it uses basic.get, which has no such
+// limit, and takes ten times as long. The consumer stays meanwhile, full, so that
+// nothing is on its way to it: 3.10 gives back in disorder what is, when a consumer
+// is cancelled.
 type reader struct {
 	ch    *amqp.Channel
 	queue string
 	total int // messages when it began
 	taken int
 
-	deliveries <-chan amqp.Delivery // nil from the first basic.get on
-	cancelled  bool                 // deliveries ends with what is on its way
+	deliveries <-chan amqp.Delivery // nil where there is nothing to read
 	prefetch   int
 	got        bool // something by basic.get is kept
 
@@ -125,11 +126,8 @@ func (r *reader) next(ctx context.Context) (d amqp.Delivery, ok bool, err error)
 	if r.taken == r.total {
 		return d, false, nil
 	}
-	if r.deliveries != nil {
-		d, ok, err = r.receive(ctx)
-		if ok || err != nil || r.deliveries != nil {
-			return d, ok, err
-		}
+	if !r.full(0) {
+		return r.receive(ctx)
 	}
 	if d, ok, err = r.get(ctx); ok {
 		r.taken++
@@ -138,26 +136,21 @@ func (r *reader) next(ctx context.Context) (d amqp.Delivery, ok bool, err error)
 	return d, ok, err
 }
 
-// receive takes a message from the consumer. It sets deliveries to nil when the
-// consumer is at its end, and there may be more.
+// full tells whether the consumer holds all that it may, of which so many are on
+// their way elsewhere. It never is where all that there was fits into it.
+func (r *reader) full(onTheWay int) bool {
+	return r.total > r.prefetch && len(r.kept)+onTheWay >= r.prefetch
+}
+
+// receive takes a message from the consumer.
 func (r *reader) receive(ctx context.Context) (d amqp.Delivery, ok bool, err error) {
-	if !r.cancelled && r.total > r.prefetch && len(r.kept)+2*window > r.prefetch {
-		r.cancelled = true
-		if _, err := within(ctx, func() (struct{}, error) { return struct{}{}, r.ch.Cancel(consumerTag, false) }); err != nil {
-			return d, false, fmt.Errorf("read %s: %w", r.queue, err)
-		}
-	}
 	select {
 	case d, ok = <-r.deliveries:
-		switch {
-		case ok:
-			r.taken++
-		case r.cancelled:
-			r.deliveries = nil
-		default:
+		if !ok {
 			return d, false, fmt.Errorf("read %s: %w", r.queue, amqp.ErrClosed)
 		}
-		return d, ok, nil
+		r.taken++
+		return d, true, nil
 	case <-time.After(patience):
 		return d, false, nil
 	case <-ctx.Done():
@@ -246,9 +239,16 @@ func (r *reader) settled(ch *amqp.Channel, messages int) {
 	settled(ctx, ch, r.queue, messages)
 }
 
-// giveBack gives back what was kept in its order, of which the end of the channel
-// would make disorder.
+// giveBack gives back what is unsettled in its order, of which the end of the
+// channel would make disorder.
 func (r *reader) giveBack(ctx context.Context) error {
+	// Else the consumer would get it all again.
+	if _, err := within(ctx, func() (struct{}, error) { return struct{}{}, r.ch.Cancel(consumerTag, false) }); err != nil {
+		return err
+	}
+	for d := range r.deliveries { // that nobody has asked for; ends with the consumer
+		r.keep(d.DeliveryTag)
+	}
 	slices.Sort(r.kept)
 	there, err := count(ctx, r.ch, r.queue)
 	for i, tag := range r.kept {

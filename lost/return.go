@@ -153,7 +153,8 @@ func (m *mover) takeAll(ctx context.Context) error {
 		if err := m.take(ctx, &d); err != nil {
 			return err
 		}
-		if len(m.onTheWay) == window {
+		// A full consumer gets no more until something has left it.
+		if n := len(m.onTheWay); n == window || !m.from.full(0) && m.from.full(n) {
 			if err := m.settle(); err != nil {
 				return err
 			}
