@@ -139,7 +139,7 @@ func ExampleRecord_Original() {
 	if err != nil {
 		panic(err)
 	}
-	original, replay := rec.Original(&parked), rec.Replay(&parked)
+	original, replay := rec.Original(&parked), rec.Replay(&parked, attempt.Replaying{By: "maria"}, 0)
 	fmt.Println(original.Headers, original.Expiration, original.DeliveryMode)
 	fmt.Println(replay.Headers["CC"], replay.Expiration == "", replay.DeliveryMode, replay.Headers[attempt.HeaderCount])
 	// Output:

@@ -182,7 +182,7 @@ func FuzzRead(f *testing.F) {
 					t.Fatalf("%s: the original has %q", what, key)
 				}
 			}
-			replay := next.Replay(&out)
+			replay := next.Replay(&out, attempt.Replaying{}, 0)
 			if r, err := attempt.Read(&replay, attempt.Source{Queue: "orders"}); err != nil || r.Count != 0 || r.ID != next.ID {
 				t.Fatalf("%s: the replay reads as %+v, %v", what, r, err)
 			}

@@ -9,20 +9,29 @@ import (
 	"unicode/utf8"
 )
 
-// Entry is one line of a message's history: one failed attempt.
+// replayed is the error on the line of a replay, for readers that print lines and
+// know nothing of replays.
+const replayed = "replayed"
+
+// Entry is one line of a message's history: one failed attempt, or a replay.
 type Entry struct {
 	// N is the number of the attempt that failed, from 1: retry n is attempt
-	// n+1.
+	// n+1. It is 0 on the line of a replay, after which the attempts count from 1
+	// again.
 	N int32
-	// At is when it failed, in UTC, to the ms.
+	// At is when it failed or was replayed, in UTC, to the ms.
 	At time.Time
 	// Delay is the delay chosen after it; 0 on the line that parked the message.
 	Delay time.Duration
 	// Error is its error, at most MaxEntryError bytes.
 	Error string
-	// Consumer names who ran the attempt, at most MaxEntryConsumer bytes.
+	// Consumer names who ran the attempt or the replay, at most MaxEntryConsumer
+	// bytes.
 	Consumer string
 }
+
+// Replay reports whether the line is a replay, and not a failed attempt.
+func (e Entry) Replay() bool { return e.N == 0 && e.Error == replayed }
 
 // line is an Entry as it stands in the JSON of HeaderHistory.
 type line struct {
@@ -33,8 +42,8 @@ type line struct {
 	Consumer string `json:"consumer"`
 }
 
-// History returns the failed attempts that the message remembers, oldest
-// first: the first one and the last nine. It decodes the header on every call.
+// History returns the failed attempts and replays that the message remembers,
+// oldest first: the first one and the last nine. It decodes the header on every call.
 // A history that is no JSON array of lines gives nil: it informs people and
 // decides nothing.
 func (r Record) History() []Entry {

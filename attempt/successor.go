@@ -110,18 +110,39 @@ func (r Record) Original(p *amqp.Publishing) amqp.Publishing {
 	return o
 }
 
+// Replaying says how a person, or a tool for them, sends a parked message back.
+type Replaying struct {
+	// At is when; the zero time means now. Whoever replays many messages gives all
+	// of them the same time: it then tells which of them came back (Entry.Replay).
+	At time.Time
+	// By names who, for the history: at most MaxEntryConsumer bytes.
+	By string
+	// KeepCount lets the message go on with the count that it has, instead of
+	// beginning again at 0. One whose retries are used up then has a single attempt.
+	KeepCount bool
+}
+
 // Replay gives the message that is published to the work queue when a person
 // sends a parked one back: the user's headers and properties with the original
 // delivery mode, and a record that begins again at 0. Identity and origin stay
-// in it (ID, Exchange, RoutingKey, and what was taken off); count, times, error,
-// history and reason go. The expiration starts anew when the message is read.
-func (r Record) Replay(p *amqp.Publishing) amqp.Publishing {
+// in it (ID, Exchange, RoutingKey, and what was taken off), and the history,
+// which gains the line of the replay; count, times, error and reason go. The
+// expiration starts anew when the message is read.
+//
+// headerLimit is the one of Successor.
+func (r Record) Replay(p *amqp.Publishing, how Replaying, headerLimit int) amqp.Publishing {
 	again := Record{
 		Queue: r.Queue, ID: r.ID,
 		Exchange: r.Exchange, RoutingKey: r.RoutingKey, OriginUnknown: r.OriginUnknown,
 		CC: r.CC, BCC: r.BCC, Expiration: r.Expiration, UserID: r.UserID, DeliveryMode: r.DeliveryMode,
 	}
-	s := again.Successor(p, 0)
+	if how.KeepCount {
+		again.Count = r.Count
+	}
+	again.history = appendHistory(r.history, line{
+		At: Failure{At: how.At}.time().UnixMilli(), Error: replayed, Consumer: how.By,
+	})
+	s := again.Successor(p, headerLimit)
 	s.DeliveryMode = r.originalMode()
 	return s
 }

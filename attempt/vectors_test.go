@@ -346,7 +346,12 @@ type life struct {
 	Size      int      `json:"size"`
 	Original  *message `json:"original"`
 	Replay    *message `json:"replay"`
-	Expired   []struct {
+	Replaying struct {
+		At        string `json:"at"`
+		By        string `json:"by"`
+		KeepCount bool   `json:"keep_count"`
+	} `json:"replaying"`
+	Expired []struct {
 		At   string `json:"at"`
 		Want bool   `json:"expired"`
 	} `json:"expired"`
@@ -418,7 +423,8 @@ func run(t *testing.T, c life) {
 	}
 	if c.Replay != nil {
 		asserted = true
-		checkMessage(t, "replay", r.Replay(&p), *c.Replay)
+		how := attempt.Replaying{At: at(c.Replaying.At), By: c.Replaying.By, KeepCount: c.Replaying.KeepCount}
+		checkMessage(t, "replay", r.Replay(&p, how, c.Limit), *c.Replay)
 	}
 	for _, e := range c.Expired {
 		asserted = true

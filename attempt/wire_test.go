@@ -300,7 +300,7 @@ func TestWireB36Properties(t *testing.T) {
 		if got := r.Original(&p); !reflect.DeepEqual(got, sent) {
 			t.Errorf("mode %d: the original\n got %+v\nwant %+v", mode, got, sent)
 		}
-		d, _ = m.send(t, r.Replay(&p))
+		d, _ = m.send(t, r.Replay(&p, attempt.Replaying{}, 0))
 		want := sent
 		want.Expiration, want.UserId, want.Headers = "", "", nil
 		got := attempt.FromDelivery(&d)

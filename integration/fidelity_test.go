@@ -110,7 +110,7 @@ func TestAllPropertiesSurvive(t *testing.T) {
 			if diff := cmp.Diff(want, original, cmp.Transformer("empty", func(b []byte) string { return string(b) })); diff != "" {
 				t.Errorf("%s: parked as another message (-sent +parked):\n%s", d.MessageId, diff)
 			}
-			w.publish("", "work", rec.Replay(&p))
+			w.publish("", "work", rec.Replay(&p, attempt.Replaying{}, 0))
 		}
 		eventually(t, "the replayed are handled", func() bool { return len(w.events.of("handled")) == len(sent) })
 		for id, want := range sent {
