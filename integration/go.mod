@@ -11,3 +11,5 @@ require (
 	go.uber.org/goleak v1.3.0
 	pgregory.net/rapid v1.3.0
 )
+
+require github.com/Azure/go-amqp v1.7.0 // indirect
