@@ -27,6 +27,9 @@ type origin struct {
 	exchange, key string
 	known         bool
 
+	// expiration is the property that RabbitMQ took off when the message died there.
+	expiration string
+
 	deaths int64 // in that queue, by the broker's count, this one included
 	held   bool  // it was moved aside by a router, and is back
 }
@@ -57,6 +60,7 @@ func (n names) originOf(h amqp.Table) (origin, bool) {
 			o.reason = rejected
 		}
 		o.deaths, _ = entry["count"].(int64)
+		o.expiration = text(entry["original-expiration"])
 		if keys, _ := entry["routing-keys"].([]any); len(keys) > 0 {
 			o.exchange, o.key, o.known = text(entry["exchange"]), text(keys[0]), true
 		}

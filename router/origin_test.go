@@ -32,6 +32,10 @@ func TestOriginOf(t *testing.T) {
 		found   bool
 	}{
 		{"rejected", died(death("orders", "rejected")), origin{queue: "orders", reason: "rejected", exchange: "shop", key: "order.create", known: true, deaths: 1}, true},
+		{
+			"with an expiration", died(death("orders", "rejected", "original-expiration", "600000")),
+			origin{queue: "orders", reason: "rejected", exchange: "shop", key: "order.create", known: true, expiration: "600000", deaths: 1}, true,
+		},
 		{"B30: the newest of two", died(death("W2", "rejected"), death("W1", "expired")), origin{queue: "W2", reason: "rejected", exchange: "shop", key: "order.create", known: true, deaths: 1}, true},
 		{
 			"slots are passed over", died(death("hop.delay.3s", "expired"), death("hop.orders.delay.1500ms", "expired"), death("hop.failed", "delivery_limit"), death("orders", "rejected")),

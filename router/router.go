@@ -342,6 +342,9 @@ func (r *Router) process(sub *link.Subscription, d *amqp.Delivery) {
 	if o.known {
 		h.arrivedBy = o.key
 	}
+	if h.source.Expiration == "" {
+		h.source.Expiration = o.expiration
+	}
 	var err error
 	h.record, err = attempt.Read(&h.source, attempt.Source{
 		Queue: o.queue, Exchange: o.exchange, RoutingKey: o.key, OriginUnknown: !o.known, At: h.began,
