@@ -83,9 +83,12 @@ func run(ctx context.Context, o Options) (b *Broker, err error) {
 	if want == none {
 		return nil, errNone
 	}
-	in, err := find(want)
+	in, err := o.find(want)
 	engine := ""
 	if err != nil {
+		if o.Home != "" {
+			return nil, err
+		}
 		if engine = findEngine(ctx); engine == "" {
 			return nil, err
 		}

@@ -15,6 +15,10 @@ type Options struct {
 	// empty too, the first of [Installed].
 	Version string
 
+	// Home picks a broker by its place instead of its version: the folder with its
+	// sbin and plugins, a Debian tree, or the name of a subfolder of [Folder].
+	Home string
+
 	// NoManagement leaves the management plugin out. The broker uses less memory
 	// and does not gather statistics; [Broker.Get], [Broker.Put] and the like
 	// then return an error, and [Broker.Vhost] and [Broker.AddUser] take the
