@@ -42,11 +42,17 @@ type Request struct {
 
 // Hold says where a message waits. To hold it, publish it to Exchange, its
 // routing key unchanged, with Then as the header x-retry-then where that is not
-// empty.
+// empty, and mandatory unless XDelay is set.
 type Hold struct {
 	Exchange string
 	Then     string
 	Delay    time.Duration // what the message will wait, after rounding
+
+	// XDelay is the value of the header x-delay, in milliseconds, for the
+	// delayed-message plugin; 0 for every other mechanism. Such a message must not
+	// be published mandatory: the plugin returns every one that is, though it
+	// keeps it.
+	XDelay int64
 }
 
 // Mechanism is one way to wait. Its methods are safe for concurrent use.

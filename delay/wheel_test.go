@@ -247,21 +247,21 @@ func TestWheelDigits(t *testing.T) {
 		delay time.Duration
 		want  Hold
 	}{
-		{Two, 3400 * time.Millisecond, Hold{"hop.delay.3s", "hop.delay.400ms", 3400 * time.Millisecond}},
-		{Two, 3 * time.Second, Hold{"hop.delay.3s", "", 3 * time.Second}},
-		{Two, 3401 * time.Millisecond, Hold{"hop.delay.3s", "hop.delay.500ms", 3500 * time.Millisecond}},
-		{Two, 101 * time.Millisecond, Hold{"hop.delay.200ms", "", 200 * time.Millisecond}},
-		{Two, 0, Hold{"hop.delay.100ms", "", 100 * time.Millisecond}},
-		{Two, -time.Hour, Hold{"hop.delay.100ms", "", 100 * time.Millisecond}},
-		{Two, 9999 * time.Millisecond, Hold{"hop.delay.10s", "", 10 * time.Second}},
-		{Two, 15 * time.Minute, Hold{"hop.delay.900s", "", 900 * time.Second}},
-		{Two, time.Hour, Hold{"hop.delay.3000s", "hop.delay.600s", time.Hour}},
-		{Two, 24 * time.Hour, Hold{"hop.delay.80000s", "hop.delay.7000s", 87_000 * time.Second}},
-		{Two, 1000 * time.Hour, Hold{"hop.delay.90000s", "", Longest}},
-		{One, 3400 * time.Millisecond, Hold{"hop.delay.4s", "", 4 * time.Second}},
-		{One, 11 * time.Second, Hold{"hop.delay.20s", "", 20 * time.Second}},
-		{One, 99 * time.Second, Hold{"hop.delay.100s", "", 100 * time.Second}},
-		{Auto, 11 * time.Second, Hold{"hop.delay.10s", "hop.delay.1s", 11 * time.Second}},
+		{Two, 3400 * time.Millisecond, Hold{Exchange: "hop.delay.3s", Then: "hop.delay.400ms", Delay: 3400 * time.Millisecond}},
+		{Two, 3 * time.Second, Hold{Exchange: "hop.delay.3s", Then: "", Delay: 3 * time.Second}},
+		{Two, 3401 * time.Millisecond, Hold{Exchange: "hop.delay.3s", Then: "hop.delay.500ms", Delay: 3500 * time.Millisecond}},
+		{Two, 101 * time.Millisecond, Hold{Exchange: "hop.delay.200ms", Then: "", Delay: 200 * time.Millisecond}},
+		{Two, 0, Hold{Exchange: "hop.delay.100ms", Then: "", Delay: 100 * time.Millisecond}},
+		{Two, -time.Hour, Hold{Exchange: "hop.delay.100ms", Then: "", Delay: 100 * time.Millisecond}},
+		{Two, 9999 * time.Millisecond, Hold{Exchange: "hop.delay.10s", Then: "", Delay: 10 * time.Second}},
+		{Two, 15 * time.Minute, Hold{Exchange: "hop.delay.900s", Then: "", Delay: 900 * time.Second}},
+		{Two, time.Hour, Hold{Exchange: "hop.delay.3000s", Then: "hop.delay.600s", Delay: time.Hour}},
+		{Two, 24 * time.Hour, Hold{Exchange: "hop.delay.80000s", Then: "hop.delay.7000s", Delay: 87_000 * time.Second}},
+		{Two, 1000 * time.Hour, Hold{Exchange: "hop.delay.90000s", Then: "", Delay: Longest}},
+		{One, 3400 * time.Millisecond, Hold{Exchange: "hop.delay.4s", Then: "", Delay: 4 * time.Second}},
+		{One, 11 * time.Second, Hold{Exchange: "hop.delay.20s", Then: "", Delay: 20 * time.Second}},
+		{One, 99 * time.Second, Hold{Exchange: "hop.delay.100s", Then: "", Delay: 100 * time.Second}},
+		{Auto, 11 * time.Second, Hold{Exchange: "hop.delay.10s", Then: "hop.delay.1s", Delay: 11 * time.Second}},
 	} {
 		if got := wheel(c.p).Hold(Request{Delay: c.delay, Exact: true}); got != c.want {
 			t.Errorf("precision %s, exactly %s: %+v, want %+v", c.p, c.delay, got, c.want)
