@@ -37,6 +37,11 @@ type Publication struct {
 	Exchange, Key string
 	Msg           amqp.Publishing
 
+	// Optional is published without mandatory, so that a confirm does not say that
+	// any queue has it. Only for the delayed-message plugin, which returns all that
+	// is mandatory, and keeps it nevertheless.
+	Optional bool
+
 	// Stale tells, just before sending, that the source was lost and will be
 	// delivered again: sending would only make a duplicate.
 	Stale func() bool
@@ -50,7 +55,7 @@ type Publication struct {
 // inFlight is how many publishes may be unconfirmed on one channel.
 const inFlight = 4096
 
-// Publisher publishes mandatory and confirmed, without waiting between
+// Publisher publishes mandatory (unless Optional) and confirmed, without waiting between
 // messages. One goroutine writes, one reads returns and confirms; both have
 // their own channel, which no caller sees.
 type Publisher struct {
@@ -217,7 +222,7 @@ func (p *Publisher) write(ctx context.Context, s *Session, ch *amqp.Channel, out
 				pub.Done(fmt.Errorf("%w: %w", ErrEncode, err))
 				continue
 			}
-			dc, err := ch.PublishWithDeferredConfirm(pub.Exchange, pub.Key, true, false, pub.Msg)
+			dc, err := ch.PublishWithDeferredConfirm(pub.Exchange, pub.Key, !pub.Optional, false, pub.Msg)
 			if err != nil && pub.Msg.Headers.Validate() != nil { // which is looked at before a byte is written
 				pub.Done(fmt.Errorf("%w: %w", ErrEncode, err))
 				continue
