@@ -239,7 +239,7 @@ func (h *handoff) hold(why error) {
 			h.r.log.Error("moved a message aside, since its hand-off is refused; it is tried again later",
 				"queue", event.Queue, "message_id", event.MessageID, "aside", h.r.names.held(), "next_in", heldFor, "error", why, "others", others)
 		}
-		h.r.observeMore(func(o Observer) { o.Held(Held{Event: event, Err: why}) })
+		h.r.observeMore(func(o Observer) { o.Held(Held{Event: event, Source: h.to.queue, Err: why}) })
 	}
 	h.send()
 }
@@ -334,7 +334,7 @@ func (r *Router) share() int { return max(r.cfg.Prefetch/4, 1) }
 func (h *handoff) done() {
 	h.sub.Ack(h.tag)
 	h.r.observe(h.told)
-	h.r.observeMore(func(o Observer) { o.HandedOff(HandedOff{Queue: h.origin.queue, Took: time.Since(h.began)}) })
+	h.r.observeMore(func(o Observer) { o.HandedOff(HandedOff{Queue: h.to.queue, Took: time.Since(h.began)}) })
 	h.finish()
 }
 

@@ -21,14 +21,15 @@ type Observer interface {
 
 // HandedOff is told once for each message.
 type HandedOff struct {
-	Queue string        // work queue; empty where it is not known
+	Queue string        // work queue; the router's own where no route takes the message
 	Took  time.Duration // from the delivery to the confirm
 }
 
 // Held is told when a message is safe aside. It comes back in half a minute.
 type Held struct {
 	hopback.Event
-	Err error // why its hand-off was refused
+	Source string // work queue; the router's own where no route takes the message
+	Err    error  // why its hand-off was refused
 }
 
 // Undecodable is told each time.

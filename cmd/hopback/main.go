@@ -40,6 +40,7 @@ func commands() []*cobra.Command {
 		applyCommand(),
 		verifyCommand(),
 		exportCommand(),
+		serveCommand(),
 		lostCommand(),
 		versionCommand(),
 		manCommand(),
@@ -79,8 +80,9 @@ queue, waits in the broker for an exponential, jittered delay, comes back to
 that one queue, and after its last retry rests in a parking queue until a
 person decides.
 
-This command shows it (demo, dev, explain), and sets it up on a broker from one
-file, hopback.yaml (config, plan, apply, verify, export).
+This command shows it (demo, dev, explain), sets it up on a broker from one file,
+hopback.yaml (config, plan, apply, verify, export), and runs the router, which gives
+retries to consumers in any language (serve).
 
 Exit status: 0 done; 1 an error, which is on standard error; 2 the broker differs
 from what the file says, or something could not be moved; 130 after Ctrl-C.`,

@@ -29,6 +29,12 @@ func (d *decoder) check(c *Config, f *file) {
 	for i := range f.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
 		c.Routes = append(c.Routes, d.checkRoute(c, &f.Routes[i], at))
+		if f.Routes[i].Count == CountDeaths {
+			if c.countDeaths == nil {
+				c.countDeaths = map[string]bool{}
+			}
+			c.countDeaths[f.Routes[i].Queue] = true
+		}
 	}
 	d.checkNames(c)
 	if len(d.problems) > 0 {
@@ -137,7 +143,7 @@ func (d *decoder) checkNames(c *Config) {
 // for itself.
 func (d *decoder) ours(prefix, queue string) bool {
 	rest, ok := strings.CutPrefix(queue, prefix+".")
-	return ok && (rest == "lost" || rest == "failed" || strings.HasPrefix(rest, "delay."))
+	return ok && (rest == "lost" || rest == "failed" || strings.HasPrefix(rest, "failed.") || strings.HasPrefix(rest, "delay."))
 }
 
 // at reports a value by its path. A key that the file does not have is

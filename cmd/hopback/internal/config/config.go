@@ -39,7 +39,8 @@ type Config struct {
 	// Routes in the order of the file, each with its policy.
 	Routes []hopback.Route
 
-	places places // where each key stood
+	countDeaths map[string]bool // by queue
+	places      places          // where each key stood
 }
 
 // Broker says where the broker is. The URLs hold credentials: see Redact.
@@ -65,6 +66,7 @@ type file struct {
 type route struct {
 	hopback.Route `yaml:",inline"`
 	PolicyName    string `yaml:"policy"`
+	Count         string `yaml:"count"`
 }
 
 // DefaultFile is read where no other is named.
@@ -144,6 +146,10 @@ func (c *Config) NeedBroker() error {
 		Fix: "there is none: write it into the file or set " + EnvBrokerURL + ", such as amqp://localhost:5672/",
 	}}
 }
+
+// CountsDeaths reports whether the route of a queue takes the count over from
+// x-death where a message has no other.
+func (c *Config) CountsDeaths(queue string) bool { return c.countDeaths[queue] }
 
 // PolicyOf finds a policy by its name. DefaultPolicy is always there.
 func (c *Config) PolicyOf(name string) (hopback.Policy, error) {

@@ -206,10 +206,21 @@ var routeKeys = []Key{
 		},
 	},
 	{
+		Name: "count", Kind: Text, Default: "own",
+		Doc: "Where `hopback serve` begins to count for a message that it sees for the first time.",
+		Choices: []Choice{
+			{"own", "at 0, or at the `x-retry-count` that the message has already"},
+			{CountDeaths, "where it has none, at what RabbitMQ counted in `x-death` for this queue: for queues whose retries went through dead-lettering before"},
+		},
+	},
+	{
 		Name: "declare", Kind: Section, Keys: declareKeys,
 		Doc: "Asks Hopback to create the work queue where it is missing. One that exists is left as it is.",
 	},
 }
+
+// CountDeaths is the value of count that takes over what RabbitMQ counted.
+const CountDeaths = "x-death"
 
 var declareKeys = []Key{
 	{
