@@ -211,6 +211,12 @@ func clone(v any) any {
 	return v
 }
 
+// Clone copies a header table deeply, with its types. Only values that cannot go
+// onto the wire change: int becomes int64, map[string]any becomes amqp.Table, and
+// NaN and the infinities, for which RabbitMQ closes the connection, become
+// strings.
+func Clone(t amqp.Table) amqp.Table { return cloneTable(t) }
+
 func cloneTable(t amqp.Table) amqp.Table {
 	if t == nil {
 		return nil

@@ -53,6 +53,9 @@ type Options struct {
 	// consumers, so that also the end of a connection, at which all of them give
 	// back at once, leaves the order alone where one was enough.
 	Look bool
+	// Classic says that it is a classic queue, where what comes back finds its place
+	// by itself.
+	Classic bool
 	// Nack gives messages back with basic.nack instead of closing their channel.
 	// From 4.3 a nack does not count as a delivery that failed, where the end of a
 	// channel does.
@@ -144,11 +147,6 @@ func (r *Reader) Total() int { return r.total }
 
 // Consumers is how many consumers the queue had when the reader was opened.
 func (r *Reader) Consumers() int { return r.consumers }
-
-// Fresh tells whether a message was read that nobody had received before. A
-// quorum queue delivers what came back first, so from here on none of that is
-// left, and a reader that stops leaves no part of it behind.
-func (r *Reader) Fresh() bool { return r.fresh }
 
 // Next hands out the next message, or reports that there are no more.
 func (r *Reader) Next(ctx context.Context) (it Item, ok bool, err error) {
@@ -394,13 +392,36 @@ func (r *Reader) Held() int {
 
 // Close gives back what was not acknowledged, in its order, and returns when the
 // queue counts it again.
-func (r *Reader) Close() error {
+//
+// Of what came back earlier nothing may stay in the queue meanwhile, or what is
+// given back now would be behind it: a reader that stops half-way receives that
+// first. ctx bounds it, and not the rest: when it ends, order is lost and nothing
+// else.
+func (r *Reader) Close(ctx context.Context) error {
+	var errs []error
+	if !r.o.Classic && r.Held() > 0 {
+		r.o.Look, r.o.Chunk, r.budget = true, lookChunk, lookBudget
+		for !r.fresh {
+			_, ok, err := r.Next(ctx)
+			if err == nil && !ok { // also what is beyond the limit
+				var ready int
+				if ready, err = r.Ready(ctx); ready == 0 {
+					break
+				}
+				r.total = r.fetched + ready
+			}
+			if err != nil {
+				if !errors.Is(err, amqp.ErrClosed) {
+					errs = append(errs, err)
+				}
+				break
+			}
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+time.Duration(len(r.chunks))*5*time.Second)
 	defer cancel()
-	var errs []error
 	// A consumer with room left would receive what the chunks before it give back.
 	if c := r.current; c != nil && !c.complete && (len(r.chunks) > 1 || r.o.Nack) {
-		r.o.Look = false
 		c.ready = nil
 		if err := r.receive(ctx, c, c.size); err != nil && !errors.Is(err, amqp.ErrClosed) {
 			errs = append(errs, fmt.Errorf("receive the rest of what stays in %q: %w", r.queue, err))
@@ -447,3 +468,9 @@ func (r *Reader) giveBack(ctx context.Context, c *chunk) error {
 	}
 	return nil
 }
+
+// Ready is how many messages of the queue are ready for delivery at the moment.
+func (r *Reader) Ready(ctx context.Context) (int, error) { return Count(ctx, r.counting, r.queue) }
+
+// Unread is how many of those that are to be read are still in the queue.
+func (r *Reader) Unread() int { return r.total - r.fetched }

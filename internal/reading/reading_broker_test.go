@@ -172,7 +172,7 @@ func TestLookingKeepsTheOrder(t *testing.T) {
 			}
 			_, got := w.all(r)
 			w.same("read", got, numbers(0, n))
-			w.must(r.Close())
+			w.must(r.Close(w.Context()))
 			w.wait(n)
 		}
 		w.same("left", w.drain(), numbers(0, n))
@@ -196,11 +196,27 @@ func TestStoppingHalfWayKeepsTheOrder(t *testing.T) {
 				if want := fmt.Sprint(i); string(it.Body) != want {
 					w.Fatalf("read %s, want %s", it.Body, want)
 				}
-				if i > 700 && r.Fresh() {
+				if i == 700+100*k {
 					break
 				}
 			}
-			w.must(r.Close())
+			w.must(r.Close(w.Context()))
+			w.wait(n)
+		}
+		w.same("left", w.drain(), numbers(0, n))
+	})
+}
+
+// A reader with a limit gives back what it holds before what is beyond it.
+func TestALimitKeepsTheOrder(t *testing.T) {
+	eachKind(t, func(w world) {
+		const n = 1500
+		w.fill(0, n)
+		for range 3 {
+			r := w.open(reading.Options{Limit: 400, Chunk: 150})
+			_, got := w.all(r)
+			w.same("read", got, numbers(0, 400))
+			w.must(r.Close(w.Context()))
 			w.wait(n)
 		}
 		w.same("left", w.drain(), numbers(0, n))
@@ -234,7 +250,7 @@ func TestAcknowledgedIsGone(t *testing.T) {
 		if r.Held() != len(stay) {
 			w.Errorf("holds %d, want %d", r.Held(), len(stay))
 		}
-		w.must(r.Close())
+		w.must(r.Close(w.Context()))
 		w.wait(len(stay))
 		w.same("left", w.drain(), stay)
 	})
@@ -264,7 +280,7 @@ func TestArrivalsMeanwhile(t *testing.T) {
 		}
 		w.same("read", got, numbers(0, n))
 		w.must(r.Ack(w.Context(), first))
-		w.must(r.Close())
+		w.must(r.Close(w.Context()))
 		w.wait(n + 49)
 		w.same("left", w.drain(), numbers(1, n+50))
 	})
@@ -288,8 +304,8 @@ func TestTwoReaders(t *testing.T) {
 				}
 			}
 		}
-		w.must(a.Close())
-		w.must(b.Close())
+		w.must(a.Close(w.Context()))
+		w.must(b.Close(w.Context()))
 		w.wait(n)
 		for body, times := range seen {
 			if times != 1 {
@@ -314,7 +330,7 @@ func TestACancelledReader(t *testing.T) {
 	if _, _, err := r.Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	w.must(r.Close())
+	w.must(r.Close(w.Context()))
 	w.wait(100)
 	w.same("left", w.drain(), numbers(0, 100))
 }
