@@ -85,6 +85,8 @@ func (c ConsumerConfig) Validate() error {
 			errs = append(errs, &ConfigError{Field: field, Value: fmt.Sprint(value), Fix: fix})
 		}
 	}
+	check(c.Route.Mechanism != NativeLinear, "mechanism", c.Route.Mechanism,
+		"use auto or native: native-linear is for consumers that are not Hopback's, and is set by `hopback apply`")
 	check(c.Handler != nil, "Handler", "nil", "give a Handler, such as hopback.HandlerFunc(f)")
 	check(c.Concurrency > 0, "Concurrency", c.Concurrency, "use a positive number")
 	check(c.Prefetch > 0 && c.Prefetch <= maxPrefetch, "Prefetch", c.Prefetch, "use 1 to 2000: quorum queues allow no more")
@@ -109,6 +111,7 @@ type Consumer struct {
 
 	subs     []*subscription // of the current Run, with something to settle
 	repairs  repairs
+	way      way    // from the delayed-message plugin back
 	refused  sparse // hand-offs that were not confirmed
 	unseen   sparse // messages that were parked without a handler
 	panicked sparse // handlers
@@ -170,6 +173,9 @@ func (c *Consumer) resolve(ctx context.Context) error {
 	}
 	d := decisions[0]
 	c.log.Info("chose how to wait", "mechanism", d.Mechanism, "why", d.Why, "isolated", d.Isolated, "isolated_why", d.IsolatedWhy)
+	if err := c.offered(ctx, routes[0]); err != nil {
+		return err
+	}
 	return c.route(routes[0])
 }
 

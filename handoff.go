@@ -32,6 +32,7 @@ type handoff struct {
 	request  delay.Request // where it shall wait; unused when parked
 	exchange string
 	key      string
+	optional bool // not mandatory: for the delayed-message plugin
 	msg      amqp.Publishing
 	tries    int64
 	told     func(Observer) // what to tell once it is safe
@@ -147,8 +148,17 @@ func (h *handoff) into(hold delay.Hold) {
 	if h.record.OriginUnknown || len(h.key) > 255 { // nobody can have published with that
 		h.key = h.arrivedBy
 	}
-	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
+	h.optional = hold.XDelay > 0
+	if !h.optional {
+		h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
+		return
+	}
+	h.msg = h.record.Successor(&h.source, h.sub.headerLimit()-xDelaySize)
+	h.msg.Headers["x-delay"] = hold.XDelay
 }
+
+// xDelaySize is what the header x-delay takes: name, type and value.
+const xDelaySize = 1 + len("x-delay") + 1 + 8
 
 // park sends the message to the parking queue.
 func (h *handoff) park(reason string, err error) {
@@ -163,14 +173,20 @@ func (h *handoff) park(reason string, err error) {
 	}
 	h.told = func(o Observer) { o.Parked(Parked{Event: event, Reason: reason, Err: err}) }
 	h.request = delay.Request{}
-	h.exchange, h.key = h.c.client.cfg.Prefix+".error", h.c.cfg.Route.Queue
+	h.exchange, h.key, h.optional = h.c.client.cfg.Prefix+".error", h.c.cfg.Route.Queue, false
 	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
 	h.send()
 }
 
 func (h *handoff) send() {
+	if h.optional {
+		if err := h.c.way.verified(); err != nil {
+			h.sent(err) // a confirm would not tell
+			return
+		}
+	}
 	h.c.publisher.Publish(&link.Publication{
-		Exchange: h.exchange, Key: h.key, Msg: h.msg,
+		Exchange: h.exchange, Key: h.key, Msg: h.msg, Optional: h.optional,
 		Stale: func() bool { return !h.sub.live() },
 		Done:  h.sent,
 	})
@@ -225,7 +241,7 @@ func (h *handoff) again(err error) {
 		h.request.Avoid = h.exchange
 		h.into(h.c.delays.Hold(h.request))
 		h.request.Avoid = ""
-	case errors.Is(err, link.ErrReturned), errors.Is(err, link.ErrUnknown):
+	case errors.Is(err, link.ErrReturned), errors.Is(err, link.ErrUnknown), errors.Is(err, errNoWay):
 		h.c.repair()
 	}
 	h.send()

@@ -87,7 +87,10 @@ func (p Policy) WithDefaults() Policy {
 
 // Validate reports every field that cannot work, each as a *ConfigError or a
 // *backoff.FieldError that names the field, its value and the fix.
-func (p Policy) Validate() error {
+func (p Policy) Validate() error { return p.validate(delay.Longest, "the longest slot") }
+
+// validate is Validate for a mechanism that holds delays up to longest.
+func (p Policy) validate(longest time.Duration, why string) error {
 	p = p.WithDefaults()
 	var errs []error
 	if err := p.Schedule.Validate(); err != nil {
@@ -104,12 +107,10 @@ func (p Policy) Validate() error {
 		"use at most 1000000: a message that fails for ever belongs in the parking queue")
 	check(p.MaxAge > 0 || p.MaxAge == Unlimited, "max_age", p.MaxAge,
 		"use a positive duration such as 24h")
-	check(p.Max <= delay.Longest, "max", p.Max,
-		fmt.Sprintf("use at most %s, the longest slot", delay.Longest))
+	check(p.Max <= longest, "max", p.Max, fmt.Sprintf("use at most %s, %s", longest, why))
 	check(p.MaxRetryAfter >= 0, "max_retry_after", p.MaxRetryAfter,
 		"use a positive duration such as 1h")
-	check(p.MaxRetryAfter <= delay.Longest, "max_retry_after", p.MaxRetryAfter,
-		fmt.Sprintf("use at most %s, the longest slot", delay.Longest))
+	check(p.MaxRetryAfter <= longest, "max_retry_after", p.MaxRetryAfter, fmt.Sprintf("use at most %s, %s", longest, why))
 	for i, name := range p.PermanentTypes {
 		check(name != "", fmt.Sprintf("permanent_types[%d]", i), name, "name an error type, such as ValidationError")
 	}

@@ -17,6 +17,11 @@ const (
 	Auto   = "auto"   // the best that the broker offers; says which and why
 	Wheel  = "wheel"  // any delay to two significant digits, no plugin
 	Ladder = "ladder" // a fixed list of delays
+	Plugin = "plugin" // the delayed-message plugin, up to RabbitMQ 4.2; what it costs: delay.PluginCost
+
+	// NativeLinear is the broker's own retry by policy, from RabbitMQ 4.3.1, for
+	// consumers that are not ours: see delay.Linear and RetryPolicy.
+	NativeLinear = "native-linear"
 )
 
 // The precisions of the wheel.
@@ -34,7 +39,7 @@ type Route struct {
 
 	Policy Policy `yaml:"-" json:"policy"`
 
-	// Mechanism is Auto (the default), Wheel or Ladder.
+	// Mechanism is Auto (the default), Wheel, Ladder, Plugin or NativeLinear.
 	Mechanism string `yaml:"mechanism" json:"mechanism"`
 
 	// Ladder lists the delays of the ladder. A retry waits in the shortest that
@@ -48,9 +53,10 @@ type Route struct {
 	// topology.WithUnbind does it.
 	Parking string `yaml:"parking" json:"parking"`
 
-	// Isolate gives the route delay slots of its own. A work queue that can
-	// refuse messages (a max-length with overflow reject-publish) needs it: a
-	// refused message blocks its slot for three minutes at a time.
+	// Isolate gives the route delay slots, or a delayed exchange, of its own. A
+	// work queue that can refuse messages (a max-length with overflow
+	// reject-publish) needs it: a refused message blocks its slot for three
+	// minutes at a time.
 	Isolate bool `yaml:"isolate" json:"isolate"`
 
 	// Precision is PrecisionAuto (the default), PrecisionOne or PrecisionTwo
@@ -117,11 +123,13 @@ func (r Route) Validate() error {
 	check(r.Queue == "" || r.Parking != r.Queue, "parking", r.Parking,
 		"name another queue: a message parked in its own work queue would loop for ever")
 	switch r.Mechanism {
-	case Auto, Wheel, Ladder:
-	case "native", "native-linear", "plugin":
-		check(false, "mechanism", r.Mechanism, "this version brings wheel and ladder; use auto, wheel or ladder")
+	case Auto, Wheel, Ladder, Plugin:
+	case NativeLinear:
+		errs = append(errs, r.checkLinear())
+	case "native":
+		check(false, "mechanism", r.Mechanism, "this version does not bring it: use auto, wheel, ladder, plugin or native-linear")
 	default:
-		check(false, "mechanism", r.Mechanism, "use auto, wheel or ladder")
+		check(false, "mechanism", r.Mechanism, "use auto, wheel, ladder, plugin or native-linear")
 	}
 	switch r.Precision {
 	case PrecisionAuto, PrecisionOne, PrecisionTwo:
@@ -146,10 +154,18 @@ func (r Route) Validate() error {
 		check(d.Exchange != "" || d.RoutingKey == "", "declare.routing_key", d.RoutingKey,
 			"name declare.exchange too, or leave the key out")
 	}
-	if err := r.Policy.Validate(); err != nil {
+	if err := r.Policy.validate(r.longest()); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// longest is the longest delay that the mechanism holds.
+func (r Route) longest() (time.Duration, string) {
+	if r.Mechanism == Plugin {
+		return delay.PluginLongest, "which is 4294967295 ms: the plugin delivers what waits longer at once"
+	}
+	return delay.Longest, "the longest slot"
 }
 
 // DefaultPrefix begins the name of every exchange and queue of ours.
@@ -187,8 +203,13 @@ func (r Route) mechanism(prefix string, load *delay.Load) delay.Mechanism {
 	if r.Isolate {
 		names.Owner = r.Queue
 	}
-	if r.Mechanism == Ladder {
+	switch r.Mechanism {
+	case Ladder:
 		return delay.NewLadder(names, r.Ladder)
+	case Plugin:
+		return delay.NewPlugin(names)
+	case NativeLinear:
+		return r.linear(prefix)
 	}
 	return delay.NewWheel(names, r.Policy.longest(), r.Precision, load)
 }

@@ -67,6 +67,7 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 	}
 	s.acks = link.NewAcks(ch, s.done)
 	go s.watch(closed, cancelled, c.cfg.Route.Queue)
+	c.watchWay(s, session)
 	c.subs = append(slices.DeleteFunc(c.subs, (*subscription).settled), s)
 	return s, nil
 }
@@ -75,14 +76,14 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 // so when the topology was applied by somebody else.
 func (c *Consumer) applyTopology(ctx context.Context, conn topology.Connection) error {
 	if c.client.cfg.SkipDeclare {
-		return nil
+		return c.verifyWay(ctx, conn)
 	}
 	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
 	defer cancel()
 	if err := topology.Apply(ctx, conn, c.needs); err != nil {
 		return fmt.Errorf("prepare the topology: %w", err)
 	}
-	return nil
+	return c.verifyWay(ctx, conn)
 }
 
 const topologyTimeout = time.Minute

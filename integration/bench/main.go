@@ -4,6 +4,7 @@
 //	go run ./bench                      # hand-off and happy path
 //	go run ./bench -only lateness -rates 2000,4000 -for 60s
 //	go run ./bench -only million
+//	go run ./bench -only mechanisms -rates 1000,2000 -for 30s
 package main
 
 import (
@@ -62,7 +63,7 @@ func main() {
 func run(ctx context.Context) error {
 	var o options
 	versions := flag.String("brokers", os.Getenv("BROKERS"), "broker versions, separated by spaces; default: the first installed")
-	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million")
+	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million, mechanisms")
 	rates := flag.String("rates", "2000,4000", "retries a second, for lateness")
 	precisions := flag.String("precision", "auto", "precisions of the wheel, for lateness: auto, one, two")
 	flag.IntVar(&o.messages, "messages", 20_000, "messages a round, for handoff and happy")
@@ -129,7 +130,7 @@ func runOn(ctx context.Context, version string, o options) ([]figure, error) {
 		name string
 		run  func(context.Context, *rabbittest.Broker, options) ([]figure, error)
 	}{
-		{"handoff", handoff}, {"happy", happy}, {"lateness", lateness}, {"million", million},
+		{"handoff", handoff}, {"happy", happy}, {"lateness", lateness}, {"million", million}, {"mechanisms", mechanisms},
 	} {
 		if !slices.Contains(o.only, bench.name) {
 			continue
