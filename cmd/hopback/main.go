@@ -42,6 +42,7 @@ func commands() []*cobra.Command {
 		exportCommand(),
 		serveCommand(),
 		lostCommand(),
+		doctorCommand(),
 		versionCommand(),
 		manCommand(),
 	}
