@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/rabbittest"
 )
 
 // A queue that is deleted ends its receiver, which says so, and nothing else.
@@ -43,6 +44,46 @@ func TestQueueDeleted(t *testing.T) {
 	r = receive(t, c, "work", 2)
 	next(t, r).Accept()
 	stop(t, r)
+}
+
+// A message that cannot be shown over AMQP 1.0 ends its receiver, which says so,
+// each time that it comes. Over AMQP 0-9-1 all are still there, and can be read.
+func TestUnreadable(t *testing.T) {
+	url := shared(t)
+	o := dial091(t, url)
+	for name, c := range map[string]struct {
+		p amqp.Publishing
+		// crashes: the broker counts what was handed out as crashed.
+		crashes bool
+	}{
+		"a decimal":                             {amqp.Publishing{Headers: amqp.Table{"d": amqp.Decimal{Scale: 1, Value: 30}}}, true},
+		"a decimal in an x- list":               {amqp.Publishing{Headers: amqp.Table{"x-d": []any{amqp.Decimal{Scale: 1, Value: 30}}}}, true},
+		"a body that is not what its type says": {amqp.Publishing{Type: typeAMQP10, Body: []byte("plain")}, true},
+		// A character, which go-amqp does not know.
+		"a char": {amqp.Publishing{Type: typeAMQP10, Body: []byte{0, 0x53, 0x77, 0x73, 0, 0, 0, 'a'}}, false},
+	} {
+		queue := "work " + name
+		o.quorum(queue)
+		o.publish("", queue, numbered(1)[0], c.p)
+		conn := open(t, url)
+		for range 2 {
+			r := receive(t, conn, queue, 10)
+			for range r.Deliveries() { // perhaps the first
+			}
+			if !errors.Is(r.Err(), ErrUnreadable) {
+				t.Errorf("%s: %v", name, r.Err())
+			}
+			eventually(t, "both are back", func() bool { return o.depth(queue) == 2 })
+		}
+		conn.Close(ctx(t))
+		for range 2 {
+			d := o.get(queue)
+			count, _ := d.Headers["x-delivery-count"].(int64)
+			if crashed := count > 0; crashed != c.crashes {
+				t.Errorf("%s: %q counts %d crashes", name, d.Body, count)
+			}
+		}
+	}
 }
 
 // counted handles messages until all were accepted: each fails twice first.
@@ -99,10 +140,16 @@ func (k *counted) feed(ctx context.Context, r *Receiver) {
 	}
 }
 
-// Whatever happens to broker and connection, no message is lost, and few come
-// twice.
-func TestFaults(t *testing.T) {
+// Broker faults, on one broker: a start takes seconds.
+func TestBrokerFaults(t *testing.T) {
 	b := private(t)
+	t.Run("restart", func(t *testing.T) { testRestart(t, b) })
+	t.Run("all", func(t *testing.T) { testFaults(t, b) })
+}
+
+// testFaults: whatever happens to broker and connection, no message is lost, and
+// few come twice.
+func testFaults(t *testing.T, b *rabbittest.Broker) {
 	o := dial091(t, b.URL())
 	o.quorum("work", "x-delivery-limit", int64(1_000_000))
 	const all = 3000
@@ -166,14 +213,14 @@ func TestFaults(t *testing.T) {
 	eventually(t, "the queue is empty", func() bool { return o.depth("work") == 0 })
 }
 
-// What a settlement wrote, and the time of delivery, outlive the broker.
-func TestRestartWhileDelayed(t *testing.T) {
-	b := private(t)
+// testRestart: what a settlement wrote, and the time of delivery, outlive the
+// broker.
+func testRestart(t *testing.T, b *rabbittest.Broker) {
 	o := dial091(t, b.URL())
-	o.quorum("work")
-	o.publish("", "work", numbered(2)...)
+	o.quorum("delayed")
+	o.publish("", "delayed", numbered(2)...)
 	c := open(t, b.URL())
-	r := receive(t, c, "work", 2)
+	r := receive(t, c, "delayed", 2)
 	for range 2 {
 		if err := next(t, r).Delay(time.Now().Add(2*time.Second), record); err != nil {
 			t.Fatal(err)
@@ -183,7 +230,7 @@ func TestRestartWhileDelayed(t *testing.T) {
 	if err := b.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r = receive(t, c, "work", 2)
+	r = receive(t, c, "delayed", 2)
 	for range 2 {
 		d := next(t, r)
 		for k, want := range record {

@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,7 +73,7 @@ func TestAnnotationsThatHarm(t *testing.T) {
 		"a key of another kind": {"retry": "x"}, "a key of RabbitMQ's": {"x-opt-delivery-time": int64(1)}, "an empty key": {"": "x"},
 		"a float": {"x-a": 1.5}, "null": {"x-a": nil}, "bytes": {"x-a": []byte("a")}, "a list": {"x-a": []any{"a"}},
 		"a table": {"x-a": amqp.Table{}}, "a time": {"x-a": time.Now()}, "a decimal": {"x-a": amqp.Decimal{}}, "an int": {"x-a": 1},
-		"no UTF-8": {"x-a": "\xff"},
+		"no UTF-8": {"x-a": "\xff"}, "more than a frame": {"x-a": strings.Repeat("a", maxAnnotations)},
 	} {
 		if _, err := encodeAnnotations(h); !errors.Is(err, ErrAnnotation) {
 			t.Errorf("%s: %v", name, err)

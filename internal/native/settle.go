@@ -52,6 +52,13 @@ func (d *Delivery) finish(o outcome, a amqp10.Annotations, until time.Time) {
 	}
 	d.settled, d.outcome, d.until = true, o, until
 	if o == delayed || o == deadLettered {
+		// What the message says already need not be said again: the queue keeps
+		// each annotation in memory and in its log.
+		for k, v := range a {
+			if d.m.Annotations[k] == v {
+				delete(a, k)
+			}
+		}
 		d.modify = &amqp10.ModifyMessageOptions{UndeliverableHere: o == deadLettered, Annotations: a}
 	}
 	r.ready = append(r.ready, d)

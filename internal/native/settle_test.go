@@ -70,6 +70,19 @@ func TestSettlements(t *testing.T) {
 			t.Errorf("delayed again: %s is %T %v, want %T %v", k, got, got, want, want)
 		}
 	}
+	// What does not change is not sent, and stays; what the caller did to the
+	// headers that it was shown is of no account.
+	d.Msg.Headers["x-new"] = int64(3)
+	same := amqp.Table{attempt.HeaderCount: int32(3), "x-new": int64(3), attempt.HeaderID: "id", "x-flag": true}
+	if err := d.Delay(time.Now().Add(20*time.Millisecond), same); err != nil {
+		t.Fatal(err)
+	}
+	d = next(t, r)
+	for k, want := range same {
+		if got := d.Msg.Headers[k]; got != want {
+			t.Errorf("delayed once more: %s is %T %v, want %T %v", k, got, got, want, want)
+		}
+	}
 
 	// A harmful annotation leaves it unsettled.
 	if err := d.Delay(time.Now(), amqp.Table{"x-a": 1.5}); !errors.Is(err, ErrAnnotation) {
@@ -79,7 +92,7 @@ func TestSettlements(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead := o.get("dead")
-	if dead.Headers[attempt.HeaderReason] != "permanent" || dead.Headers[attempt.HeaderID] != "id" || dead.Headers["x-new"] != int64(2) ||
+	if dead.Headers[attempt.HeaderReason] != "permanent" || dead.Headers[attempt.HeaderID] != "id" || dead.Headers["x-new"] != int64(3) ||
 		dead.Headers["x-last-death-reason"] != "rejected" || dead.MessageId != "m" || dead.RoutingKey != "dead" {
 		t.Errorf("dead-lettered: %q %v", dead.RoutingKey, dead.Headers)
 	}

@@ -96,8 +96,13 @@ func TestDispositionsBecomeRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := [][4]uint32{
-		{1, 0, 2, 0x24}, {1, 4, 4, 0x24}, {1, 5, 6, 0x26}, {2, 7, 7, 0x26},
-		{0xffffffff}, {2, 8, 8, 0x26}, {1, 0xfffffffe, 0, 0x24}, // ids wrap around
+		{1, 0, 2, 0x24},
+		{1, 4, 4, 0x24},
+		{1, 5, 6, 0x26},
+		{2, 7, 7, 0x26},
+		{0xffffffff},
+		{2, 8, 8, 0x26},
+		{1, 0xfffffffe, 0, 0x24}, // ids wrap around
 	}
 	got := ranges(t, <-read)
 	if len(got) != len(want) {
