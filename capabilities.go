@@ -47,6 +47,25 @@ func ReadCapabilities(conn *amqp.Connection) Capabilities {
 	return Capabilities{Product: word("product"), Version: word("version"), Platform: word("platform")}
 }
 
+// FetchCapabilities reads them over the management API, where there is no
+// connection.
+func FetchCapabilities(ctx context.Context, m *topology.Management) (Capabilities, error) {
+	var overview struct {
+		Product  string `json:"product_name"`
+		Version  string `json:"product_version"`
+		RabbitMQ string `json:"rabbitmq_version"`
+		Erlang   string `json:"erlang_version"`
+	}
+	if err := m.Read(ctx, &overview, "", "overview"); err != nil {
+		return Capabilities{}, fmt.Errorf("ask what broker it is: %w", err)
+	}
+	c := Capabilities{Product: overview.Product, Version: cmp.Or(overview.Version, overview.RabbitMQ)}
+	if overview.Erlang != "" {
+		c.Platform = "Erlang/OTP " + overview.Erlang
+	}
+	return c, nil
+}
+
 // RabbitMQ reports whether the broker is RabbitMQ itself, or a vendor's edition of
 // it, which has the word in its name. Others speak AMQP 0-9-1 too, and differ in
 // just what a retry needs.
@@ -175,8 +194,8 @@ func choose(caps Capabilities, queueType, wanted string) (mechanism, why string,
 		default:
 			mechanism, why = Plugin, "named by the route, and offered by the broker"
 		}
-	case nativeName, NativeLinear:
-		from := map[string]string{nativeName: nativeFrom, NativeLinear: nativeLinearFrom}[wanted]
+	case Native, NativeLinear:
+		from := map[string]string{Native: nativeFrom, NativeLinear: nativeLinearFrom}[wanted]
 		switch {
 		case !caps.RabbitMQ() || !caps.AtLeast(from):
 			return refuse("use auto or wheel, or RabbitMQ %s or later: %s cannot hold a message back on its own queue", from, caps)
@@ -196,9 +215,6 @@ func choose(caps Capabilities, queueType, wanted string) (mechanism, why string,
 	return mechanism, why, nil
 }
 
-// nativeName is the broker's own delay to the millisecond.
-const nativeName = "native"
-
 // automatic is native where the broker has it for this queue, and else the
 // wheel. The plugin is never chosen: what it gives up has to be wanted.
 func automatic(caps Capabilities, queueType string) (mechanism, why string) {
@@ -209,7 +225,7 @@ func automatic(caps Capabilities, queueType string) (mechanism, why string) {
 	case !caps.AtLeast(nativeFrom):
 		return Wheel, fmt.Sprintf("%s (native needs RabbitMQ 4.3; this is %s)", wheel, cmp.Or(caps.Version, "of unknown version"))
 	case queueType == "quorum":
-		return nativeName, fmt.Sprintf("RabbitMQ %s holds a message back on its own quorum queue, without a publish", caps.Version)
+		return Native, fmt.Sprintf("RabbitMQ %s holds a message back on its own quorum queue, without a publish", caps.Version)
 	case queueType == "":
 		return Wheel, wheel + " (native needs a quorum queue; the type of this one could not be seen)"
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
+	"github.com/hopback/hopback/internal/native"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -56,6 +57,8 @@ type Config struct {
 	// SkipDeclare leaves the topology to `hopback apply`, for accounts without
 	// the configure permission.
 	SkipDeclare bool
+
+	now func() time.Time // for tests; nil means time.Now
 }
 
 // WithDefaults returns the configuration with every zero field replaced by its
@@ -121,6 +124,7 @@ type Client struct {
 	mu         sync.Mutex
 	consume    *link.Conn
 	publish    *link.Conn
+	native     *native.Conn      // AMQP 1.0; from the first consumer on that needs it
 	publishers []*link.Publisher // one for each consumer
 	closed     bool
 }
@@ -158,6 +162,41 @@ func (c *Client) connect(consumer *Consumer) error {
 	return nil
 }
 
+// nativeConn is the connection over AMQP 1.0, opened at first use.
+func (c *Client) nativeConn() (*native.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	if c.native == nil {
+		const purpose = "consume, AMQP 1.0"
+		c.native = native.Open(native.Config{
+			URLs: append([]string{c.cfg.URL}, c.cfg.FailoverURLs...), Purpose: purpose, Name: c.cfg.Name,
+			TLS: c.cfg.TLS, Heartbeat: c.cfg.Heartbeat, Logger: c.cfg.Logger,
+			ClockQueue: c.cfg.Prefix + ".clock", Now: c.cfg.now,
+			OnReconnect: func(down time.Duration) {
+				c.observe(func(o Observer) { o.Reconnected(Reconnected{Connection: purpose, Down: down}) })
+			},
+		})
+	}
+	return c.native, nil
+}
+
+// ClockSkew is how far the broker's clock is ahead of this machine's, and within
+// what the true value lies. The mechanism native names the time at which a message
+// is to come back, and corrects it by this. known is false where no consumer of
+// this client is native, or the clocks could not be compared.
+func (c *Client) ClockSkew() (ahead, within time.Duration, known bool) {
+	c.mu.Lock()
+	conn := c.native
+	c.mu.Unlock()
+	if conn == nil {
+		return 0, 0, false
+	}
+	return conn.Skew()
+}
+
 func (c *Client) open(purpose string) *link.Conn {
 	return link.Open(link.Config{
 		URLs: append([]string{c.cfg.URL}, c.cfg.FailoverURLs...), Purpose: purpose, Name: c.cfg.Name,
@@ -178,7 +217,7 @@ func (c *Client) open(purpose string) *link.Conn {
 // broker is blocked.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
-	consume, publish, publishers, closed := c.consume, c.publish, c.publishers, c.closed
+	consume, publish, native, publishers, closed := c.consume, c.publish, c.native, c.publishers, c.closed
 	c.closed = true
 	c.mu.Unlock()
 	if closed {
@@ -195,6 +234,9 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	var all sync.WaitGroup
 	all.Go(func() { consume.Close(ctx) })
+	if native != nil {
+		all.Go(func() { native.Close(ctx) })
+	}
 	all.Go(func() {
 		var sent sync.WaitGroup
 		for _, p := range publishers {
@@ -205,6 +247,14 @@ func (c *Client) Close(ctx context.Context) error {
 	})
 	all.Wait()
 	return nil
+}
+
+// clock is the time by this machine.
+func (c *Client) clock() time.Time {
+	if c.cfg.now != nil {
+		return c.cfg.now()
+	}
+	return time.Now()
 }
 
 // observe calls the user's observer; its panics are its own.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
+	"github.com/hopback/hopback/internal/native"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -103,8 +104,7 @@ type Consumer struct {
 	cfg     ConsumerConfig
 	log     *slog.Logger
 	name    string // in the history of a message: who failed
-	delays  delay.Mechanism
-	needs   topology.Topology
+	asked   Route  // as configured; cfg.Route is as resolved
 	running atomic.Bool
 
 	publisher *link.Publisher // a channel of its own, from the first Run on
@@ -116,9 +116,11 @@ type Consumer struct {
 	unseen   sparse // messages that were parked without a handler
 	panicked sparse // handlers
 
-	mu    sync.Mutex
-	state error         // nil while subscribed
-	sub   *subscription // then
+	mu     sync.Mutex
+	state  error         // nil while subscribed
+	sub    *subscription // then
+	delays delay.Mechanism
+	needs  topology.Topology
 }
 
 // ErrShutdownTimeout is returned by Run when handlers or confirms were not
@@ -142,7 +144,7 @@ func (c *Client) NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		client: c, cfg: cfg,
 		log:   c.cfg.Logger.With("queue", cfg.Route.Queue),
 		name:  fmt.Sprintf("%s@%s", c.cfg.Name, host),
-		state: errNotRunning,
+		state: errNotRunning, asked: cfg.Route,
 	}
 	if err := consumer.route(cfg.Route); err != nil {
 		return nil, err
@@ -156,26 +158,67 @@ func (c *Consumer) route(r Route) error {
 	if err != nil {
 		return fmt.Errorf("configure the consumer of %q: %w", r.Queue, err)
 	}
-	c.cfg.Route, c.needs = r, needs
-	c.delays = r.mechanism(c.client.cfg.Prefix, &c.client.load)
+	c.cfg.Route = r
+	c.wait(r.mechanism(c.client.cfg.Prefix, &c.client.load), needs)
 	return nil
 }
 
-// resolve settles what the route left open, and logs what was chosen and why.
-func (c *Consumer) resolve(ctx context.Context) error {
-	routes, decisions, err := Resolve(ctx, c.client.cfg.Management, c.cfg.Route)
-	var unusable *ConfigError
-	if errors.As(err, &unusable) {
+// wait sets the mechanism of the subscriptions to come, and mechanism reads it.
+func (c *Consumer) wait(delays delay.Mechanism, needs topology.Topology) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delays, c.needs = delays, needs
+}
+
+func (c *Consumer) mechanism() (delay.Mechanism, topology.Topology) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.delays, c.needs
+}
+
+// fallBack goes on with the wheel where the broker cannot show a message over
+// AMQP 1.0. It ends the session at each attempt to deliver that one, so a native
+// consumer would get nothing any more, while over AMQP 0-9-1 the message is like
+// any other. The next Run begins with native again.
+func (c *Consumer) fallBack(why error) error {
+	r := c.cfg.Route
+	r.Mechanism = Wheel
+	needs, err := Topology(c.client.cfg.Prefix, r)
+	if err != nil {
 		return err
 	}
+	c.log.Error("going on with the mechanism wheel: the broker cannot show a message over AMQP 1.0", "error", why)
+	c.wait(r.mechanism(c.client.cfg.Prefix, &c.client.load), needs)
+	return nil
+}
+
+// resolve settles what the route left open, and logs what was chosen and why. A
+// mechanism that the broker cannot honour ends here, before anything is declared.
+func (c *Consumer) resolve(ctx context.Context) error {
+	session, err := c.client.consume.Session(ctx)
 	if err != nil {
-		c.log.Warn("cannot look at the work queue over the management API", "error", err)
+		return err
+	}
+	v := View{Capabilities: ReadCapabilities(session.Connection), Management: c.client.cfg.Management, Connection: session}
+	if c.asked.Mechanism == Plugin {
+		if err := c.client.seeDelayedExchange(ctx, &v.Capabilities); err != nil {
+			c.log.Warn("cannot see whether the broker has the delayed-message plugin", "error", err)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, topologyTimeout)
+	defer cancel()
+	routes, decisions, err := Resolve(limited, v, c.asked)
+	var unusable *ConfigError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &unusable):
+		return err
+	case err != nil:
+		c.log.Warn("cannot see all of the work queue", "error", err)
 	}
 	d := decisions[0]
 	c.log.Info("chose how to wait", "mechanism", d.Mechanism, "why", d.Why, "isolated", d.Isolated, "isolated_why", d.IsolatedWhy)
-	if err := c.offered(ctx, routes[0]); err != nil {
-		return err
-	}
 	return c.route(routes[0])
 }
 
@@ -230,7 +273,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return fmt.Errorf("run the consumer: %w", err)
 	}
 
-	if err := c.resolve(ctx); err != nil {
+	switch err := c.resolve(ctx); {
+	case ctx.Err() != nil:
+		return nil
+	case errors.Is(err, link.ErrClosed):
+		return ErrClosed // the client was closed before its consumers
+	case err != nil:
 		return fmt.Errorf("run the consumer: %w", err)
 	}
 
@@ -270,6 +318,12 @@ func (c *Consumer) consume(ctx context.Context, jobs chan<- job) (*subscription,
 			return c.nothing(), ErrClosed // the client was closed before its consumers
 		case first && cannotWork(err):
 			return c.nothing(), err
+		case errors.Is(err, native.ErrUnreadable):
+			if err := c.fallBack(err); err != nil {
+				c.log.Error("cannot go on with the wheel", "error", err)
+				break
+			}
+			continue
 		}
 		c.setState(err)
 		wait := resubscribe.Delay(max(try, 1), 0, random())
@@ -301,23 +355,31 @@ func (c *Consumer) feed(ctx context.Context, sub *subscription, jobs chan<- job)
 		if err := c.waitWhileBlocked(ctx, sub); err != nil {
 			return err
 		}
+		var d delivery
+		over091, over10 := sub.deliveries()
 		select {
 		case <-ctx.Done():
 			return nil
-		case d, ok := <-sub.deliveries:
+		case m, ok := <-over091:
 			if !ok {
 				return sub.why()
 			}
-			sub.begin()
-			select {
-			case jobs <- job{sub, d}:
-			case <-sub.done:
-				sub.finish()
+			d = fromChannel(&m)
+		case m, ok := <-over10:
+			if !ok {
 				return sub.why()
-			case <-ctx.Done():
-				sub.finish()
-				return nil
 			}
+			d = fromReceiver(m)
+		}
+		sub.begin()
+		select {
+		case jobs <- job{sub, d}:
+		case <-sub.done:
+			sub.finish()
+			return sub.why()
+		case <-ctx.Done():
+			sub.finish()
+			return nil
 		}
 	}
 }

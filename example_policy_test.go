@@ -57,14 +57,14 @@ func ExampleRoute_DelayMechanism() {
 
 // Resolve says what will be done for a route that leaves it open, and why.
 func ExampleResolve() {
-	_, decisions, err := hopback.Resolve(context.Background(), nil, hopback.Route{Queue: "orders"})
+	_, decisions, err := hopback.Resolve(context.Background(), hopback.View{}, hopback.Route{Queue: "orders"})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Printf("%s: %s, since it gives %s\n", decisions[0].Queue, decisions[0].Mechanism, decisions[0].Why)
 	// Output:
-	// orders: wheel, since it gives any delay on any broker, without a plugin
+	// orders: wheel, since it gives any delay on any broker, without a plugin; no broker was asked
 }
 
 // A configuration that cannot work is refused before anything is connected. The

@@ -20,14 +20,11 @@ import (
 // the successor and did not return it; until then it stays unsettled, and every
 // other outcome tries again. It holds no worker while it waits.
 type handoff struct {
-	c           *Consumer
-	sub         *subscription
-	tag         uint64
-	arrivedBy   string // routing key of this delivery
-	source      amqp.Publishing
-	record      attempt.Record
-	redelivered bool
-	took        time.Duration
+	c      *Consumer
+	sub    *subscription
+	source delivery
+	record attempt.Record
+	took   time.Duration
 
 	request  delay.Request // where it shall wait; unused when parked
 	exchange string
@@ -40,7 +37,7 @@ type handoff struct {
 
 func (h *handoff) event() Event {
 	return Event{
-		Queue: h.c.cfg.Route.Queue, MessageID: h.source.MessageId,
+		Queue: h.c.cfg.Route.Queue, MessageID: h.source.msg.MessageId,
 		RetryID: h.record.ID, Attempt: int(h.record.Count) + 1,
 	}
 }
@@ -50,11 +47,11 @@ func (c *Consumer) fail(h *handoff, err error) {
 	policy := &c.cfg.Route.Policy
 	v := c.judge(err)
 	if v.kind == discard {
-		c.log.Warn("discarded a message", "retry", h.record.Count, "message_id", h.source.MessageId, "error", message(err))
+		c.log.Warn("discarded a message", "retry", h.record.Count, "message_id", h.source.msg.MessageId, "error", message(err))
 		h.ack(func(o Observer) { o.Discarded(Discarded{Event: h.event(), Err: err}) })
 		return
 	}
-	now := time.Now()
+	now := c.client.clock()
 	switch {
 	case v.kind == park:
 		h.park(attempt.ReasonPermanent, err)
@@ -107,11 +104,11 @@ func (c *Consumer) request(v verdict, rec attempt.Record) delay.Request {
 
 // retry sends the message into a slot.
 func (h *handoff) retry(v verdict, err error, now time.Time) {
-	hold := h.c.delays.Hold(h.request)
+	hold := h.sub.delays.Hold(h.request)
 	f := attempt.Failure{At: now, Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
 	policy := h.c.cfg.Route.Policy.Name
 	before, unfailed := h.event(), h.record
-	h.record = h.record.Identify(&h.source)
+	h.record = h.record.Identify(&h.source.msg)
 	reason := ReasonError
 	switch v.kind {
 	case snooze:
@@ -127,14 +124,35 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 	h.told = func(o Observer) {
 		o.Retried(Retried{Event: before, Reason: reason, Delay: h.record.Delay, Err: err, Took: h.took})
 	}
+	if h.sub.isNative() {
+		h.delay(now)
+		return
+	}
 	h.into(hold)
 	if size := attempt.HeaderSize(&h.msg); size > h.sub.headerLimit() {
-		h.c.log.Warn("a message cannot wait: its headers leave no room for those of the broker", "message_id", h.source.MessageId, "bytes", size)
+		h.c.log.Warn("a message cannot wait: its headers leave no room for those of the broker", "message_id", h.source.msg.MessageId, "bytes", size)
 		h.record = unfailed
 		h.park(attempt.ReasonTooLarge, err)
 		return
 	}
 	h.send()
+}
+
+// delay leaves the message on its own queue, which holds it until it is due: the
+// one settlement takes the place of publish, confirm and acknowledgement.
+func (h *handoff) delay(now time.Time) {
+	if !h.sub.live() {
+		h.drop() // the broker delivers it again
+		return
+	}
+	headers := h.record.Annotations(&h.source.msg, h.sub.headerLimit())
+	if err := h.sub.delay(&h.source, now.Add(h.record.Delay), headers); err != nil {
+		h.c.log.Error("a message cannot be delayed", "message_id", h.source.msg.MessageId, "error", err)
+		h.park(attempt.ReasonTooLarge, err)
+		return
+	}
+	h.c.client.observe(h.told)
+	h.sub.finish()
 }
 
 // into addresses the successor to a slot.
@@ -146,14 +164,14 @@ func (h *handoff) into(hold delay.Hold) {
 	}
 	h.exchange, h.key = hold.Exchange, h.record.RoutingKey
 	if h.record.OriginUnknown || len(h.key) > 255 { // nobody can have published with that
-		h.key = h.arrivedBy
+		h.key = h.source.routingKey
 	}
 	h.optional = hold.XDelay > 0
 	if !h.optional {
-		h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
+		h.msg = h.record.Successor(&h.source.msg, h.sub.headerLimit())
 		return
 	}
-	h.msg = h.record.Successor(&h.source, h.sub.headerLimit()-xDelaySize)
+	h.msg = h.record.Successor(&h.source.msg, h.sub.headerLimit()-xDelaySize)
 	h.msg.Headers["x-delay"] = hold.XDelay
 }
 
@@ -162,19 +180,19 @@ const xDelaySize = 1 + len("x-delay") + 1 + 8
 
 // park sends the message to the parking queue.
 func (h *handoff) park(reason string, err error) {
-	f := attempt.Failure{At: time.Now(), Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
-	h.record = h.record.Identify(&h.source).Park(f, reason)
+	f := attempt.Failure{At: h.c.client.clock(), Error: message(err), ErrorType: errorType(err), Consumer: h.c.name}
+	h.record = h.record.Identify(&h.source.msg).Park(f, reason)
 	event := h.event()
 	if reason == attempt.ReasonCrashLoop || reason == attempt.ReasonBadCounter {
 		if others, ok := h.c.unseen.may(); ok {
 			h.c.log.Error("parked a message that no handler saw", "reason", reason,
-				"message_id", h.source.MessageId, "error", err, "others", others)
+				"message_id", h.source.msg.MessageId, "error", err, "others", others)
 		}
 	}
 	h.told = func(o Observer) { o.Parked(Parked{Event: event, Reason: reason, Err: err}) }
 	h.request = delay.Request{}
 	h.exchange, h.key, h.optional = h.c.client.cfg.Prefix+".error", h.c.cfg.Route.Queue, false
-	h.msg = h.record.Successor(&h.source, h.sub.headerLimit())
+	h.msg = h.record.Successor(&h.source.msg, h.sub.headerLimit())
 	h.send()
 }
 
@@ -210,7 +228,7 @@ func (h *handoff) sent(err error) {
 	}
 	if others, ok := h.c.refused.may(); ok {
 		h.c.log.Warn("a hand-off was not confirmed; the message stays on its queue and is handed off again",
-			"retry", h.record.Count, "message_id", h.source.MessageId, "exchange", h.exchange,
+			"retry", h.record.Count, "message_id", h.source.msg.MessageId, "exchange", h.exchange,
 			"try", h.tries, "next_in", wait, "error", err, "others", others)
 	}
 	go func() { // also without a wait: this one reads the confirms of all others
@@ -239,7 +257,7 @@ func (h *handoff) again(err error) {
 		// A slot can be without a leader while its neighbours are well. It
 		// refuses, or says nothing; and each silence costs a connection.
 		h.request.Avoid = h.exchange
-		h.into(h.c.delays.Hold(h.request))
+		h.into(h.sub.delays.Hold(h.request))
 		h.request.Avoid = ""
 	case errors.Is(err, link.ErrReturned), errors.Is(err, link.ErrUnknown), errors.Is(err, errNoWay):
 		h.c.repair()
@@ -252,7 +270,7 @@ func (h *handoff) again(err error) {
 // of its channel there is nothing to settle: the broker has the message back.
 func (h *handoff) ack(tell func(Observer)) {
 	if h.sub.live() {
-		h.sub.acks.Ack(h.tag)
+		h.sub.accept(&h.source)
 	}
 	h.c.client.observe(tell)
 	h.sub.finish()

@@ -37,8 +37,8 @@ func unsent(t *testing.T, cfg ConsumerConfig) (*Consumer, *subscription) {
 	}
 	c.publisher = &link.Publisher{}
 	sub := &subscription{
-		session: &link.Session{Connection: &amqp.Connection{Config: amqp.Config{FrameSize: 128 << 10}}},
-		stopped: make(chan struct{}), done: make(chan struct{}),
+		transport: &channel{session: &link.Session{Connection: &amqp.Connection{Config: amqp.Config{FrameSize: 128 << 10}}}},
+		delays:    c.delays, stopped: make(chan struct{}), done: make(chan struct{}),
 	}
 	close(sub.stopped)
 	close(sub.done)
@@ -48,13 +48,13 @@ func unsent(t *testing.T, cfg ConsumerConfig) (*Consumer, *subscription) {
 // handoffOf reads a delivery as process does.
 func handoffOf(t *testing.T, c *Consumer, sub *subscription, d amqp.Delivery) *handoff {
 	t.Helper()
-	p := attempt.FromDelivery(&d)
-	rec, err := attempt.Read(&p, attempt.Source{Queue: "orders", Exchange: d.Exchange, RoutingKey: d.RoutingKey, At: time.Now()})
+	source := fromChannel(&d)
+	rec, err := attempt.Read(&source.msg, attempt.Source{Queue: "orders", Exchange: d.Exchange, RoutingKey: d.RoutingKey, At: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sub.begin()
-	return &handoff{c: c, sub: sub, tag: d.DeliveryTag, arrivedBy: d.RoutingKey, source: p, record: rec}
+	return &handoff{c: c, sub: sub, source: source, record: rec}
 }
 
 // trap is an error all of whose methods panic.
@@ -238,7 +238,7 @@ func TestTooLargeToWait(t *testing.T) {
 func TestSmallFrames(t *testing.T) {
 	for _, frame := range []int{4 << 10, 8 << 10, 128 << 10, 0} {
 		c, sub := unsent(t, ConsumerConfig{})
-		sub.session.Config.FrameSize = frame
+		sub.transport.(*channel).session.Config.FrameSize = frame
 		h := handoffOf(t, c, sub, amqp.Delivery{Headers: amqp.Table{"mine": strings.Repeat("x", 500)}})
 		c.fail(h, errors.New(strings.Repeat("long", 1000)))
 		if !strings.HasPrefix(h.exchange, "hop.delay.") || frame > 0 && attempt.HeaderSize(&h.msg) > frame/2 {
@@ -257,8 +257,8 @@ func TestCrashCountOfAClient(t *testing.T) {
 	})})
 	for i, redelivered := range []bool{false, true} {
 		sub.begin()
-		c.process(t.Context(), job{sub, amqp.Delivery{
-			Redelivered: redelivered, Headers: amqp.Table{"x-delivery-count": int64(11)},
+		c.process(t.Context(), job{sub, delivery{
+			redelivered: redelivered, msg: amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(11)}},
 		}})
 		if got := ran.Load(); got != 1 {
 			t.Errorf("delivery %d, redelivered %t: the handler ran %d times in all, want once", i+1, redelivered, got)

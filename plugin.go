@@ -59,7 +59,8 @@ const wayCheck = 5 * time.Second
 // permissions the management API is asked; where that cannot tell either, the error
 // is a *topology.AccessError and nothing is published.
 func (c *Consumer) verifyWay(ctx context.Context, conn topology.Connection) error {
-	p, ok := c.delays.(*delay.Plugin)
+	delays, _ := c.mechanism()
+	p, ok := delays.(*delay.Plugin)
 	if !ok {
 		return nil
 	}
@@ -82,7 +83,7 @@ func (c *Consumer) verifyWay(ctx context.Context, conn topology.Connection) erro
 // watchWay looks for the binding again and again until the subscription ends.
 // While it is not known to be there, nothing is published into the plugin.
 func (c *Consumer) watchWay(s *subscription, conn topology.Connection) {
-	if _, ok := c.delays.(*delay.Plugin); !ok {
+	if _, ok := s.delays.(*delay.Plugin); !ok {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,24 +112,6 @@ func (c *Consumer) watchWay(s *subscription, conn topology.Connection) {
 			}
 		}
 	}()
-}
-
-// offered refuses a route with the plugin on a broker that does not bring it,
-// before anything is declared: such a broker ends the connection of who tries.
-func (c *Consumer) offered(ctx context.Context, r Route) error {
-	if r.Mechanism != Plugin {
-		return nil
-	}
-	session, err := c.client.consume.Session(ctx)
-	if err != nil {
-		return err
-	}
-	caps := ReadCapabilities(session.Connection)
-	if err := c.client.seeDelayedExchange(ctx, &caps); err != nil {
-		c.log.Warn("cannot see whether the broker has the delayed-message plugin", "error", err)
-	}
-	_, _, err = choose(caps, "", r.Mechanism)
-	return err
 }
 
 // seeDelayedExchange asks the management API where there is one, and else the

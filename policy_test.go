@@ -60,7 +60,6 @@ func TestRouteErrorsNameFieldValueAndFix(t *testing.T) {
 		{Route{}, "queue", ""},
 		{Route{Queue: strings.Repeat("q", 256)}, "queue", strings.Repeat("q", 256)},
 		{Route{Queue: "q", Parking: "q"}, "parking", "q"},
-		{Route{Queue: "q", Mechanism: "native"}, "mechanism", "native"},
 		{Route{Queue: "q", Mechanism: "magic"}, "mechanism", "magic"},
 		{Route{Queue: "q", Precision: "three"}, "precision", "three"},
 		{Route{Queue: "q", Mechanism: Ladder}, "ladder", "[]"},

@@ -19,6 +19,10 @@ const (
 	Ladder = "ladder" // a fixed list of delays
 	Plugin = "plugin" // the delayed-message plugin, up to RabbitMQ 4.2; what it costs: delay.PluginCost
 
+	// Native is the broker's own delay to the millisecond, on the work queue
+	// itself: RabbitMQ 4.3 and later, quorum queues, over AMQP 1.0.
+	Native = "native"
+
 	// NativeLinear is the broker's own retry by policy, from RabbitMQ 4.3.1, for
 	// consumers that are not ours: see delay.Linear and RetryPolicy.
 	NativeLinear = "native-linear"
@@ -39,7 +43,8 @@ type Route struct {
 
 	Policy Policy `yaml:"-" json:"policy"`
 
-	// Mechanism is Auto (the default), Wheel, Ladder, Plugin or NativeLinear.
+	// Mechanism is Auto (the default), Native, Wheel, Ladder, Plugin or
+	// NativeLinear.
 	Mechanism string `yaml:"mechanism" json:"mechanism"`
 
 	// Ladder lists the delays of the ladder. A retry waits in the shortest that
@@ -53,10 +58,9 @@ type Route struct {
 	// topology.WithUnbind does it.
 	Parking string `yaml:"parking" json:"parking"`
 
-	// Isolate gives the route delay slots, or a delayed exchange, of its own. A
-	// work queue that can refuse messages (a max-length with overflow
-	// reject-publish) needs it: a refused message blocks its slot for three
-	// minutes at a time.
+	// Isolate gives the route delay slots, or a delayed exchange, of its own. A work queue that can
+	// refuse messages (a max-length with overflow reject-publish) needs it: a
+	// refused message blocks its slot for three minutes at a time.
 	Isolate bool `yaml:"isolate" json:"isolate"`
 
 	// Precision is PrecisionAuto (the default), PrecisionOne or PrecisionTwo
@@ -123,13 +127,11 @@ func (r Route) Validate() error {
 	check(r.Queue == "" || r.Parking != r.Queue, "parking", r.Parking,
 		"name another queue: a message parked in its own work queue would loop for ever")
 	switch r.Mechanism {
-	case Auto, Wheel, Ladder, Plugin:
+	case Auto, Native, Wheel, Ladder, Plugin:
 	case NativeLinear:
 		errs = append(errs, r.checkLinear())
-	case "native":
-		check(false, "mechanism", r.Mechanism, "this version does not bring it: use auto, wheel, ladder, plugin or native-linear")
 	default:
-		check(false, "mechanism", r.Mechanism, "use auto, wheel, ladder, plugin or native-linear")
+		check(false, "mechanism", r.Mechanism, "use auto, native, wheel, ladder, plugin or native-linear")
 	}
 	switch r.Precision {
 	case PrecisionAuto, PrecisionOne, PrecisionTwo:
@@ -206,6 +208,8 @@ func (r Route) mechanism(prefix string, load *delay.Load) delay.Mechanism {
 	switch r.Mechanism {
 	case Ladder:
 		return delay.NewLadder(names, r.Ladder)
+	case Native:
+		return delay.Native{}
 	case Plugin:
 		return delay.NewPlugin(names)
 	case NativeLinear:

@@ -11,24 +11,58 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/backoff"
+	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
+	"github.com/hopback/hopback/internal/native"
 	"github.com/hopback/hopback/topology"
 )
 
-// subscription is one channel that consumes: a generation. Deliveries belong to
-// it, and a settlement after its end is dropped, because on the next channel
-// the same tag is another message.
+// subscription is one life of a consumer at the broker: a generation. Deliveries
+// belong to it, and a settlement after its end is dropped: over AMQP 0-9-1 the
+// same tag is another message on the next channel.
 type subscription struct {
-	session    *link.Session
-	ch         *amqp.Channel
-	tag        string
-	deliveries <-chan amqp.Delivery
-	acks       *link.Acks
-	inFlight   atomic.Int64  // messages between their delivery and their settlement
-	stopped    chan struct{} // closed when the broker delivers no more
-	done       chan struct{} // closed when the channel is, after stopped
-	abandoned  atomic.Bool   // by a shutdown that ran out of time
-	err        error         // why it stopped; read after stopped
+	transport
+	delays    delay.Mechanism
+	inFlight  atomic.Int64  // messages between their delivery and their settlement
+	stopped   chan struct{} // closed when the broker delivers no more
+	done      chan struct{} // closed when nothing can be settled any more, after stopped
+	abandoned atomic.Bool   // by a shutdown that ran out of time
+	err       error         // why it stopped; read after stopped
+}
+
+// transport is how messages come and are settled: a channel of AMQP 0-9-1, or a
+// receiver of AMQP 1.0.
+type transport interface {
+	// deliveries are the channels that messages come through; one of them is nil.
+	deliveries() (<-chan amqp.Delivery, <-chan *native.Delivery)
+
+	// accept removes a message from the queue, soon.
+	accept(*delivery)
+
+	// delay leaves a message to its own queue until the time has come, with these
+	// headers. Over AMQP 1.0 alone.
+	delay(d *delivery, until time.Time, headers amqp.Table) error
+
+	// headerLimit is the most bytes that properties and headers of a successor may
+	// take: 8 KiB below the frame, since the broker adds headers of its own when it
+	// dead-letters, and one that outgrows the frame can be read by no consumer.
+	headerLimit() int
+
+	// cancel stops the deliveries, and close sends the last settlements and ends
+	// it. Both give the broker until the end of ctx, and then cut the connection.
+	cancel(ctx context.Context)
+	close(ctx context.Context)
+	ended() bool
+}
+
+// delivery is a message as it came, whichever transport brought it.
+type delivery struct {
+	msg                  amqp.Publishing
+	exchange, routingKey string
+	redelivered          bool
+
+	tag    uint64           // over AMQP 0-9-1
+	native *native.Delivery // over AMQP 1.0
 }
 
 // resubscribe is how long to wait before subscription attempt n.
@@ -47,26 +81,16 @@ func (c *Consumer) subscribe(ctx context.Context) (*subscription, error) {
 	if err := c.applyTopology(ctx, session); err != nil {
 		return nil, err
 	}
-	defer cutUnlessDone(ctx, session)()
-	ch, err := session.Channel()
+	delays, _ := c.mechanism()
+	s := &subscription{delays: delays, stopped: make(chan struct{}), done: make(chan struct{})}
+	if s.isNative() {
+		err = c.receive(ctx, s, session)
+	} else {
+		err = c.openChannel(ctx, s, session)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open a channel: %w", err)
+		return nil, err
 	}
-	s := &subscription{
-		session: session, ch: ch, tag: fmt.Sprintf("hopback-%016x", random()),
-		stopped: make(chan struct{}), done: make(chan struct{}),
-	}
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	cancelled := ch.NotifyCancel(make(chan string, 1))
-	if err := ch.Qos(c.cfg.Prefetch, 0, false); err != nil {
-		return nil, fmt.Errorf("set the prefetch to %d: %w", c.cfg.Prefetch, err)
-	}
-	s.deliveries, err = ch.Consume(c.cfg.Route.Queue, s.tag, false, false, false, false, nil)
-	if err != nil {
-		return nil, fmt.Errorf("consume from queue %q: %w", c.cfg.Route.Queue, err)
-	}
-	s.acks = link.NewAcks(ch, s.done)
-	go s.watch(closed, cancelled, c.cfg.Route.Queue)
 	c.watchWay(s, session)
 	c.subs = append(slices.DeleteFunc(c.subs, (*subscription).settled), s)
 	return s, nil
@@ -80,38 +104,14 @@ func (c *Consumer) applyTopology(ctx context.Context, conn topology.Connection) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
 	defer cancel()
-	if err := topology.Apply(ctx, conn, c.needs); err != nil {
+	_, needs := c.mechanism()
+	if err := topology.Apply(ctx, conn, needs); err != nil {
 		return fmt.Errorf("prepare the topology: %w", err)
 	}
 	return c.verifyWay(ctx, conn)
 }
 
 const topologyTimeout = time.Minute
-
-// watch notes why the deliveries stop. A basic.cancel, sent when the queue is
-// deleted or moves to another node, leaves the channel open: what is in work is
-// still settled or handed off on it.
-func (s *subscription) watch(closed <-chan *amqp.Error, cancelled <-chan string, queue string) {
-	var err *amqp.Error
-	select {
-	case err = <-closed:
-	case _, ok := <-cancelled:
-		if ok {
-			s.err = fmt.Errorf("the broker cancelled the consumer: was queue %q deleted?", queue)
-			close(s.stopped)
-			<-closed
-			close(s.done)
-			return
-		}
-		err = <-closed
-	}
-	s.err = errors.New("channel closed")
-	if err != nil {
-		s.err = fmt.Errorf("channel closed: %w", err)
-	}
-	close(s.stopped)
-	close(s.done)
-}
 
 // why waits for the reason of the end, which may be told a moment after the
 // deliveries stop.
@@ -124,6 +124,12 @@ func (s *subscription) why() error {
 	}
 }
 
+// isNative reports whether the broker holds the delays on the work queue itself.
+func (s *subscription) isNative() bool {
+	_, ok := s.delays.(delay.Native)
+	return ok
+}
+
 // begin and finish bracket a message's time in this process.
 func (s *subscription) begin()  { s.inFlight.Add(1) }
 func (s *subscription) finish() { s.inFlight.Add(-1) }
@@ -131,17 +137,6 @@ func (s *subscription) finish() { s.inFlight.Add(-1) }
 // settled reports whether nothing of it is left to settle. When its channel has
 // ended nothing is: what still waits for a confirm then is of no consequence.
 func (s *subscription) settled() bool { return s.inFlight.Load() == 0 || !s.live() }
-
-// headerLimit is the most bytes that properties and headers of a successor may
-// take: 8 KiB below the frame, since the broker adds headers of its own when it
-// dead-letters, and one that outgrows the frame can be read by no consumer.
-func (s *subscription) headerLimit() int {
-	frame := s.session.Config.FrameSize
-	if frame <= 0 {
-		frame = 128 << 10
-	}
-	return max(frame-8<<10, frame/2) // RabbitMQ allows frames down to 4 KiB
-}
 
 // live reports whether a settlement would still reach its message.
 func (s *subscription) live() bool {
@@ -156,47 +151,14 @@ func (s *subscription) live() bool {
 	}
 }
 
-// cancel stops the deliveries; what is prefetched stays unacknowledged.
-func (s *subscription) cancel(ctx context.Context) {
-	if s.ch == nil {
-		return
-	}
-	within(ctx, s.session, func() { s.ch.Cancel(s.tag, false) }) //nolint:errcheck // a closed channel is cancelled too
-}
-
 // abandon makes all settlements to come void.
 func (s *subscription) abandon() { s.abandoned.Store(true) }
 
-// close sends the last acknowledgements and closes the channel.
-//
-// The channel process of a quorum queue keeps acknowledgements back while more
-// than 32 of its commands are unapplied, and forgets those it still keeps when
-// the channel closes (rabbit_fifo_client, SOFT_LIMIT; a loop of 3,000 single
-// acknowledgements on a busy 4.3.6 that closed at once left 90 unsettled). So
-// the answer to a question comes first, which says that the channel has them
-// all, and then a moment in which it can pass them on. Whatever is kept even
-// then is delivered again: a duplicate, not a loss.
-func (s *subscription) close(ctx context.Context) {
-	if s.ch == nil {
-		return
-	}
-	within(ctx, s.session, func() {
-		s.acks.Close()
-		if s.ch.Qos(1, 0, false) == nil {
-			time.Sleep(settleTime)
-		}
-		s.ch.Close() //nolint:errcheck // closed is closed
-	})
-}
-
-// settleTime is hundreds of times what an idle broker needs to apply a command.
-const settleTime = 100 * time.Millisecond
-
-// end gives up a subscription that stopped. One that was cancelled closes its
-// channel when what it delivered is settled; what is not by then goes back to
+// end gives up a subscription that stopped. A channel that was cancelled is closed
+// when what it delivered is settled; what is not by then goes back to
 // the queue, where there still is one.
 func (s *subscription) end() {
-	if s.ch.IsClosed() {
+	if s.ended() {
 		return
 	}
 	go func() {
@@ -251,8 +213,15 @@ func cutUnlessDone(ctx context.Context, s *link.Session) func() {
 // nothing stands for the subscription that there is not when a shutdown begins
 // while the broker is away.
 func (c *Consumer) nothing() *subscription {
-	s := &subscription{stopped: make(chan struct{}), done: make(chan struct{})}
+	s := &subscription{transport: noTransport{}, stopped: make(chan struct{}), done: make(chan struct{})}
 	close(s.stopped)
 	close(s.done)
 	return s
 }
+
+// noTransport brings nothing and settles nothing.
+type noTransport struct{ transport }
+
+func (noTransport) cancel(context.Context) {}
+func (noTransport) close(context.Context)  {}
+func (noTransport) ended() bool            { return true }

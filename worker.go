@@ -17,7 +17,7 @@ import (
 // job is a delivery on its way to a worker.
 type job struct {
 	sub *subscription
-	d   amqp.Delivery
+	d   delivery
 }
 
 // workers is the bounded pool that runs handlers. It belongs to one Run: a
@@ -83,19 +83,18 @@ func (c *Consumer) work(ctx context.Context, w *workers) {
 
 // process takes one delivery from its record to its settlement or hand-off.
 func (c *Consumer) process(ctx context.Context, j job) {
-	now := time.Now()
-	p := attempt.FromDelivery(&j.d)
-	rec, err := attempt.Read(&p, attempt.Source{
-		Queue: c.cfg.Route.Queue, Exchange: j.d.Exchange, RoutingKey: j.d.RoutingKey, At: now,
+	now := c.client.clock()
+	rec, err := attempt.Read(&j.d.msg, attempt.Source{
+		Queue: c.cfg.Route.Queue, Exchange: j.d.exchange, RoutingKey: j.d.routingKey, At: now,
 	})
-	h := &handoff{
-		c: c, sub: j.sub, tag: j.d.DeliveryTag, arrivedBy: j.d.RoutingKey,
-		source: p, record: rec, redelivered: j.d.Redelivered,
+	if j.d.native != nil && rec.ID != "" {
+		attempt.HideTakenOff(j.d.msg.Headers)
 	}
-	switch crashes := deliveryCount(p.Headers); {
+	h := &handoff{c: c, sub: j.sub, source: j.d, record: rec}
+	switch crashes := deliveryCount(h.source.msg.Headers); {
 	case err != nil:
 		h.park(attempt.ReasonBadCounter, err)
-	case c.cfg.CrashLimit >= 0 && crashes > int64(c.cfg.CrashLimit) && j.d.Redelivered:
+	case c.cfg.CrashLimit >= 0 && crashes > int64(c.cfg.CrashLimit) && h.source.redelivered:
 		// Redelivered, since a client can write the header too, and one that
 		// moves messages between queues keeps it.
 		h.park(attempt.ReasonCrashLoop, fmt.Errorf("delivered %d times without being settled: "+
@@ -117,8 +116,8 @@ func deliveryCount(h amqp.Table) int64 {
 // handle runs the handler and settles or hands off the message, even when the
 // handler ends its goroutine.
 func (c *Consumer) handle(ctx context.Context, h *handoff) {
-	m := newMessage(&h.source, h.record, c.cfg.Route.Queue, h.redelivered)
-	c.client.observe(func(o Observer) { o.Received(Received{Event: h.event(), Redelivered: h.redelivered}) })
+	m := newMessage(&h.source.msg, h.record, c.cfg.Route.Queue, h.source.redelivered)
+	c.client.observe(func(o Observer) { o.Received(Received{Event: h.event(), Redelivered: h.source.redelivered}) })
 	start := time.Now()
 	var err error
 	returned := false
@@ -128,7 +127,7 @@ func (c *Consumer) handle(ctx context.Context, h *handoff) {
 			err = p
 			if others, ok := c.panicked.may(); ok {
 				c.log.Error("the handler panicked; the message is retried like after any failure",
-					"retry", h.record.Count, "message_id", h.source.MessageId,
+					"retry", h.record.Count, "message_id", h.source.msg.MessageId,
 					"error", p.Error(), "stack", string(p.Stack), "others", others)
 			}
 		}

@@ -35,6 +35,8 @@ func takenOff(key string) bool {
 		return true
 	case "x-delivery-count", "x-acquired-count", "x-stream-offset": // true of the queue it was read from only
 		return true
+	case "x-opt-delivery-time": // when a native retry was due: a queue that reads it might hold it again
+		return true
 	case "x-delay": // the delayed-message plugin would delay it again
 		return true
 	case "x-received-from": // federation would not forward it
@@ -54,7 +56,7 @@ func hasPrefix(s, prefix string) bool { return len(s) >= len(prefix) && s[:len(p
 // failed, or when it is parked: all properties, a deep copy of the user's
 // headers with their types, and the record. What would act on the way is taken
 // off: CC, BCC, x-death and the other death headers, x-delivery-count,
-// x-acquired-count, x-delay, x-stream-offset, x-received-from, and the
+// x-acquired-count, x-opt-delivery-time, x-delay, x-stream-offset, x-received-from, and the
 // properties expiration and user-id. The delivery mode is persistent. The body
 // is shared with p, not copied.
 //

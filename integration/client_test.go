@@ -133,6 +133,9 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			if tt.name == "another slot" {
+				aboutSlots(t)
+			}
 			client := w.newClient(tt.change)
 			c, err := client.NewConsumer(hopback.ConsumerConfig{Route: quickRoute(tt.queue, 3), Handler: hopback.HandlerFunc(failing(1))})
 			if err != nil {

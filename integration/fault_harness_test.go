@@ -52,6 +52,15 @@ type crowd struct {
 
 const crowdRetries = 3
 
+// crowdMechanism leaves the choice to Hopback where native is tested: the quorum
+// queue gets it, the classic one cannot.
+func crowdMechanism() string {
+	if mechanism == hopback.Native {
+		return hopback.Auto
+	}
+	return hopback.Wheel
+}
+
 var errCrowd, errCrowdPoison = errors.New("transient, for the crowd"), errors.New("poison, for the crowd")
 
 // newCrowd declares the work queues and starts a consumer on each, over url.
@@ -73,7 +82,7 @@ func newCrowd(t *testing.T, w *world, url string, took time.Duration, change ...
 func (c *crowd) start(change ...func(*hopback.ConsumerConfig)) {
 	for _, q := range c.queues {
 		cfg := hopback.ConsumerConfig{
-			Route: hopback.Route{Queue: q, Policy: hopback.Policy{
+			Route: hopback.Route{Queue: q, Mechanism: crowdMechanism(), Policy: hopback.Policy{
 				Name: "crowd", MaxRetries: crowdRetries, MaxRetryAfter: 2 * time.Second,
 				Schedule: hopback.Schedule{
 					Backoff: hopback.Exponential, Base: 300 * time.Millisecond, Factor: 2, Max: 2 * time.Second, Jitter: hopback.Full,

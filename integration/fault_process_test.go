@@ -75,6 +75,7 @@ func (childObserver) Retried(e hopback.Retried) { fmt.Println("retried", e.Messa
 // acknowledgements are held back on their way, so that the moment is not left
 // to chance.
 func TestProcessKilled(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	w := newWorld(t)
 	queues := []string{"classic", "quorum"}

@@ -237,6 +237,9 @@ func TestShutdownOfAFrozenBroker(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "subscribing" && mechanism == hopback.Native {
+				t.Skip("native subscribes over AMQP 1.0")
+			}
 			w := newWorld(t)
 			w.declare("work", "quorum")
 			gate := newGate(t, w.url)

@@ -133,6 +133,9 @@ func TestOwnQueuesDeleted(t *testing.T) {
 				w.deleteExchange("hop.lost")
 			}, false},
 		} {
+			if mechanism == hopback.Native && !step.poison {
+				continue // it needs none of these
+			}
 			step.remove()
 			before, handled := gate.published(), l.handledCount()
 			start := time.Now()
@@ -325,6 +328,7 @@ func TestReadPermissionLostMidway(t *testing.T) {
 // and both values with their types, and the routes that do not need this slot
 // go on.
 func TestSlotWithAnotherTTL(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.declare("work", "quorum")

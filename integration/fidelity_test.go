@@ -72,6 +72,9 @@ func TestAllPropertiesSurvive(t *testing.T) {
 		})
 		sent := map[string]amqp.Publishing{}
 		for _, mode := range []uint8{0, 1, 2} {
+			if mode == 1 && mechanism == hopback.Native {
+				continue // AMQP 1.0 tells it from none as little as RabbitMQ does
+			}
 			p := full(fmt.Sprint("mode ", mode), mode)
 			sent[p.MessageId] = p
 			w.publish("", "work", p)
@@ -150,7 +153,7 @@ func TestNestedHeadersSurvive(t *testing.T) {
 		// first time: types as they come from the wire.
 		first := usersHeaders(k[0].Headers)
 		first["x-retry-note"] = k[0].Headers["x-retry-note"]
-		if len(first) != len(headers) {
+		if len(first) != len(headers) && mechanism != hopback.Native { // see docs/native.md
 			t.Errorf("the first attempt sees %d headers, sent were %d", len(first), len(headers))
 		}
 		for name, h := range map[string]amqp.Table{"second": k[1].Headers, "third": k[2].Headers, "parked": d.Headers} {
@@ -358,6 +361,7 @@ func TestBigHeaders(t *testing.T) {
 // With no room left for what RabbitMQ adds in a slot, a message would come back
 // as one that no consumer can read, in front of all others. It is parked.
 func TestHeadersTooLargeToWait(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 3), Handler: hopback.HandlerFunc(failing(9))})
@@ -389,6 +393,7 @@ func TestHeadersTooLargeToWait(t *testing.T) {
 // One whose headers fill the frame to the last byte cannot even be parked: there
 // is no room for a reason. It stays on its queue, and others pass it.
 func TestHeadersTooLargeToPark(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls

@@ -16,6 +16,7 @@ import (
 // its slot and comes back when there is room, and the slots of other routes know
 // nothing of it.
 func TestReturnToAFullQueue(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	newWorld(t) // for its skip where there is no broker
 	b := rabbittest.Start(t)

@@ -101,6 +101,14 @@ func newWorld(t testing.TB) *world {
 	return newWorldOn(t, b)
 }
 
+// needsNative skips a test where the broker has no native delayed retry.
+func needsNative(t testing.TB, b *rabbittest.Broker) {
+	t.Helper()
+	if caps := (hopback.Capabilities{Product: "RabbitMQ", Version: b.Version()}); !caps.AtLeast("4.3") {
+		t.Skipf("native needs RabbitMQ 4.3, this is %s", b.Version())
+	}
+}
+
 // newWorldOn makes a fresh virtual host on a broker of the test's own.
 func newWorldOn(t testing.TB, b *rabbittest.Broker) *world {
 	t.Helper()
@@ -313,17 +321,18 @@ type queue struct {
 	Name    string         `json:"name"`
 	Type    string         `json:"type"`
 	Durable bool           `json:"durable"`
+	Private bool           `json:"exclusive"`
 	Args    map[string]any `json:"arguments"`
 }
 
-// queues lists every queue of the virtual host.
+// queues lists every queue of the virtual host but those of one connection alone.
 func (w *world) queues() []queue {
 	w.t.Helper()
 	var all []queue
 	if err := w.broker.Get(context.Background(), "/api/queues/"+url.PathEscape(w.vhost)+"?disable_stats=true", &all); err != nil {
 		w.t.Fatalf("list the queues: %v", err)
 	}
-	return all
+	return slices.DeleteFunc(all, func(q queue) bool { return q.Private })
 }
 
 // newClient makes a client of this world, closed when the test ends. Its
@@ -425,9 +434,25 @@ func quick(retries int) hopback.Policy {
 	}
 }
 
-// quickRoute is a ladder of one rung, for tests in which the delay plays no
-// part.
+// mechanism is what tests use in which the delay plays no part:
+// HOPBACK_TEST_MECHANISM=native runs them over AMQP 1.0, where broker and queue
+// have it.
+var mechanism = os.Getenv("HOPBACK_TEST_MECHANISM")
+
+// aboutSlots skips a test of what native does not have.
+func aboutSlots(t testing.TB) {
+	t.Helper()
+	if mechanism == hopback.Native {
+		t.Skip("native has no slots")
+	}
+}
+
+// quickRoute is a ladder of one rung, or native, for tests in which the delay
+// plays no part.
 func quickRoute(queue string, retries int) hopback.Route {
+	if mechanism == hopback.Native {
+		return hopback.Route{Queue: queue, Policy: quick(retries)}
+	}
 	return hopback.Route{
 		Queue: queue, Policy: quick(retries), Mechanism: hopback.Ladder, Ladder: []time.Duration{100 * time.Millisecond},
 	}

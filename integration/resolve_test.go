@@ -56,7 +56,7 @@ func TestResolveIsolatesQueuesThatRefuse(t *testing.T) {
 	for name, setting := range want {
 		var got hopback.Decision
 		eventually(t, name+" is looked at with its policy", func() bool { // policies show with a delay
-			routes, decisions, err := hopback.Resolve(t.Context(), m, hopback.Route{Queue: name})
+			routes, decisions, err := hopback.Resolve(t.Context(), hopback.View{Management: m}, hopback.Route{Queue: name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestResolveRefusesStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &topology.Management{URL: w.broker.ManagementURL(), Vhost: w.vhost}
-	_, _, err = hopback.Resolve(t.Context(), m, hopback.Route{Queue: "log"})
+	_, _, err = hopback.Resolve(t.Context(), hopback.View{Management: m}, hopback.Route{Queue: "log"})
 	var unusable *hopback.ConfigError
 	if !errors.As(err, &unusable) || unusable.Field != "queue" || unusable.Value != "log" || !strings.Contains(unusable.Fix, "stream") {
 		t.Errorf("a stream as work queue: %v", err)

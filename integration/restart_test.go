@@ -34,7 +34,7 @@ func TestWaitingAndParkedOutliveRestart(t *testing.T) {
 	var seen calls
 	for _, q := range []string{"classic", "quorum"} {
 		// A wheel and a ladder, so that both kinds of slot are there.
-		r := hopback.Route{Queue: q, Policy: quick(5)}
+		r := hopback.Route{Queue: q, Policy: quick(5), Mechanism: crowdMechanism()}
 		r.Policy.MaxRetryAfter = 4 * time.Second
 		if q == "classic" {
 			r.Mechanism, r.Ladder = hopback.Ladder, []time.Duration{100 * time.Millisecond, 4 * time.Second}

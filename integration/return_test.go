@@ -326,6 +326,7 @@ func TestForeignDeadLetterExchangeIsLeftAlone(t *testing.T) {
 // Two clients with different prefixes, each with a queue of its own, do not
 // touch each other: no shared slot, no shared way back.
 func TestPrefixesAreSeparate(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	w := newWorld(t)
 	var seen calls

@@ -44,7 +44,7 @@ func order(id string) amqp.Publishing {
 	}
 }
 
-// eachRoute runs a test for both kinds of work queue and both mechanisms.
+// eachRoute runs a test for both kinds of work queue and each mechanism.
 func eachRoute(t *testing.T, retries int, f func(t *testing.T, w *world, r hopback.Route)) {
 	t.Helper()
 	eachKind(t, func(t *testing.T, w *world) {
@@ -55,6 +55,13 @@ func eachRoute(t *testing.T, retries int, f func(t *testing.T, w *world, r hopba
 		w := newWorld(t)
 		w.declare("work", "quorum")
 		f(t, w, hopback.Route{Queue: "work", Policy: quick(retries), Mechanism: hopback.Wheel})
+	})
+	t.Run("native", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		needsNative(t, w.broker)
+		w.declare("work", "quorum")
+		f(t, w, hopback.Route{Queue: "work", Policy: quick(retries), Mechanism: hopback.Native})
 	})
 }
 

@@ -23,6 +23,7 @@ type target struct {
 	routes     []hopback.Route // resolved
 	decisions  []hopback.Decision
 	topology   topology.Topology
+	policies   []topology.Policy // of routes with native-linear
 	vhost      string
 	management *topology.Management
 	conn       *amqp.Connection // nil for export
@@ -37,20 +38,22 @@ func loadRoutes(cmd *cobra.Command, file string) (*config.Config, error) {
 	return c, err
 }
 
-// resolve decides what a configuration's routes leave open. With offline, no
-// broker is asked.
-func resolve(ctx context.Context, c *config.Config, offline bool) (*target, error) {
-	t := &target{config: c}
+// resolve decides what a configuration's routes leave open. conn may be nil; then,
+// and unless offline, the management API alone is asked, if there is one.
+func resolve(ctx context.Context, c *config.Config, conn *amqp.Connection, offline bool) (*target, error) {
+	t := &target{config: c, conn: conn}
 	var err error
 	if t.vhost, err = vhostOf(c); err != nil {
 		return nil, err
 	}
+	var view hopback.View
 	if !offline {
-		if t.management, err = management(c); err != nil {
+		if view, err = look(ctx, c, conn); err != nil {
 			return nil, err
 		}
+		t.management = view.Management
 	}
-	t.routes, t.decisions, err = hopback.Resolve(ctx, t.management, c.Routes...)
+	t.routes, t.decisions, err = hopback.Resolve(ctx, view, c.Routes...)
 	if err != nil {
 		return nil, fmt.Errorf("choose mechanisms: %w", err)
 	}
@@ -58,7 +61,34 @@ func resolve(ctx context.Context, c *config.Config, offline bool) (*target, erro
 	if err != nil {
 		return nil, fmt.Errorf("work out the topology: %w", err)
 	}
+	for _, r := range t.routes {
+		if p, ok := r.RetryPolicy(c.Prefix); ok {
+			t.policies = append(t.policies, p)
+		}
+	}
 	return t, nil
+}
+
+// look is what can be seen of the broker, over either way.
+func look(ctx context.Context, c *config.Config, conn *amqp.Connection) (hopback.View, error) {
+	m, err := management(c)
+	if err != nil {
+		return hopback.View{}, err
+	}
+	view := hopback.View{Management: m}
+	switch {
+	case conn != nil:
+		view.Connection, view.Capabilities = conn, hopback.ReadCapabilities(conn)
+	case m != nil:
+		if view.Capabilities, err = hopback.FetchCapabilities(ctx, m); err != nil {
+			return view, err
+		}
+	}
+	named := func(r hopback.Route) bool { return r.Mechanism == hopback.Plugin }
+	if m != nil && slices.ContainsFunc(c.Routes, named) {
+		err = view.Capabilities.ReadExchangeTypes(ctx, m)
+	}
+	return view, err
 }
 
 // reach is resolve with a connection, which the caller closes.
@@ -72,12 +102,11 @@ func reach(cmd *cobra.Command, file string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := resolve(cmd.Context(), c, false)
+	t, err := resolve(cmd.Context(), c, conn, false)
 	if err != nil {
 		ignore(conn)
 		return nil, err
 	}
-	t.conn = conn
 	return t, nil
 }
 
@@ -86,7 +115,7 @@ func (t *target) plan(ctx context.Context) (topology.Plan, error) {
 	if err != nil {
 		return p, fmt.Errorf("compare the broker with %s: %w", t.config.File, err)
 	}
-	return p, nil
+	return p, t.planPolicies(ctx, &p)
 }
 
 func planCommand() *cobra.Command {
@@ -101,6 +130,7 @@ lacks of the exchanges, queues and bindings that the routes need:
   ~  is there with another value, which apply cannot change
   -  is a binding that must not be there, and apply would unbind it: what leads
      parked messages to the parking queue of before, after a change
+  x  keeps a policy of native-linear from being set
   ?  cannot be seen
 
 With a management URL everything is compared, and a work queue that can refuse
@@ -112,8 +142,8 @@ Exit status: 0 nothing to do; 2 the broker differs; 1 an error.
 
 With --output json one object goes to standard output: prefix, vhost,
 broker_version, routes (queue, policy, mechanism, why, isolated, isolated_why,
-parking, slots in milliseconds), empty, and differences (kind, name, state, key,
-want, have, note).`,
+parking, slots in milliseconds, warning), empty, and differences (kind, name,
+state, key, want, have, note).`,
 		Example: `  hopback plan
   hopback plan -c deploy/hopback.yaml --output json`,
 		Args: cobra.NoArgs,
@@ -150,9 +180,11 @@ func applyCommand() *cobra.Command {
 		Use:   "apply",
 		Short: "Create on the broker what the configuration needs",
 		Long: `Creates the exchanges, queues and bindings that the routes need and that are
-missing. No queue or exchange is ever changed or deleted, and your work queues are
-left alone, but for one that is missing and that its route asks to declare. It is
-safe to run again, and by several at once.
+missing, and sets the policies of routes with mechanism native-linear, which takes
+a management URL and an account with the tag policymaker. No queue or exchange is
+ever changed or deleted, and your work queues are left alone, but for one that is
+missing and that its route asks to declare. It is safe to run again, and by
+several at once.
 
 After a change of a route's parking queue, parked messages would go to the one of
 before as well. With a management URL, apply unbinds that one and says so; the
@@ -194,6 +226,9 @@ func (t *target) apply(cmd *cobra.Command, all bool) error {
 	var unbound topology.Plan
 	err = topology.Apply(ctx, t.conn, t.topology, topology.WithManagement(t.management),
 		topology.WithUnbind(func(d topology.Difference) { unbound.Differences = append(unbound.Differences, d) }))
+	if err == nil {
+		err = t.applyPolicies(ctx)
+	}
 	if asJSON(cmd) {
 		r := t.report(before)
 		r.Applied, r.Unbound = ptr(err == nil), reportDifferences(unbound)
@@ -211,7 +246,7 @@ func (t *target) apply(cmd *cobra.Command, all bool) error {
 			fmt.Fprintln(out, "unbound", d.Name)
 		}
 	}
-	if onlyMismatches(err) {
+	if onlyMismatches(err) || errors.Is(err, topology.ErrConflict) {
 		return &coded{exitDiffers, err}
 	}
 	return err
@@ -224,6 +259,9 @@ func applied(before topology.Plan) string {
 		if d.State == topology.Missing {
 			made++
 		}
+	}
+	if made == 0 && slices.ContainsFunc(before.Differences, changeable) {
+		return "nothing to create: policies were changed"
 	}
 	if made == 0 && slices.ContainsFunc(before.Differences, extra) {
 		return "nothing to create: all is there"
@@ -323,7 +361,7 @@ Exit status: 0 printed; 1 an error.`,
 		if err != nil {
 			return err
 		}
-		t, err := resolve(cmd.Context(), c, *offline)
+		t, err := resolve(cmd.Context(), c, nil, *offline)
 		if err != nil {
 			return err
 		}
@@ -351,7 +389,9 @@ func (t *target) printRoutes(out io.Writer) {
 	for i, r := range t.routes {
 		d := t.decisions[i]
 		slots := fmt.Sprintf("%d of prefix %s", len(r.DelayMechanism(t.config.Prefix).Slots()), t.config.Prefix)
-		if d.Isolated {
+		if n := r.DelayMechanism(t.config.Prefix).Slots(); len(n) == 0 {
+			slots = "none"
+		} else if d.Isolated {
 			slots = fmt.Sprintf("%d of its own", len(r.DelayMechanism(t.config.Prefix).Slots()))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Queue, r.Policy.Name, d.Mechanism, d.Why, slots, r.Parking)
@@ -362,6 +402,7 @@ func (t *target) printRoutes(out io.Writer) {
 			fmt.Fprintf(out, "%s gets slots of its own: the queue can refuse messages (%s), and a refused message blocks its slot\n", d.Queue, d.IsolatedWhy)
 		}
 	}
+	t.printWarnings(out)
 	fmt.Fprintln(out)
 }
 
@@ -379,6 +420,8 @@ func printDifferences(out io.Writer, p topology.Plan, all bool) {
 			fmt.Fprintln(out, "?", d.Note)
 		case d.State == topology.Differs:
 			fmt.Fprintln(out, "~", d)
+		case d.State == topology.Conflict:
+			fmt.Fprintln(out, "x", d)
 		case extra(d):
 			fmt.Fprintf(out, "- %s %s: %s\n", d.Kind, d.Name, d.Note)
 		case yours(d):
@@ -424,7 +467,9 @@ func summary(p topology.Plan) string {
 	mine := count(yours)
 	missing := count(func(d topology.Difference) bool { return d.State == topology.Missing }) - mine
 	unbind := count(extra)
-	differ := count(func(d topology.Difference) bool { return d.State == topology.Differs })
+	change := count(changeable)
+	differ := count(func(d topology.Difference) bool { return d.State == topology.Differs }) - change
+	conflicts := count(func(d topology.Difference) bool { return d.State == topology.Conflict })
 	if p.Empty() {
 		return "nothing to do"
 	}
@@ -434,6 +479,12 @@ func summary(p topology.Plan) string {
 	}
 	if unbind > 0 {
 		s += fmt.Sprintf(", %d to unbind", unbind)
+	}
+	if change > 0 {
+		s += fmt.Sprintf(", %d of policies to change", change)
+	}
+	if conflicts > 0 {
+		s += fmt.Sprintf(", %d in conflict with a policy, which you settle", conflicts)
 	}
 	if differ > 0 {
 		s += fmt.Sprintf(", %d with other values, which only deleting them can change", differ)
@@ -458,6 +509,7 @@ type planRoute struct {
 	Policy  string  `json:"policy"`
 	Parking string  `json:"parking"`
 	Slots   []int64 `json:"slots"`
+	Warning string  `json:"warning,omitempty"`
 }
 
 type difference struct {
@@ -482,7 +534,7 @@ func (t *target) report(p topology.Plan) planReport {
 	}
 	r.BrokerVersion, _ = t.conn.Properties["version"].(string)
 	for i, route := range t.routes {
-		pr := planRoute{Decision: t.decisions[i], Policy: route.Policy.Name, Parking: route.Parking, Slots: []int64{}}
+		pr := planRoute{Decision: t.decisions[i], Policy: route.Policy.Name, Parking: route.Parking, Slots: []int64{}, Warning: warning(t.decisions[i].Mechanism)}
 		for _, s := range route.DelayMechanism(t.config.Prefix).Slots() {
 			pr.Slots = append(pr.Slots, s.Milliseconds())
 		}

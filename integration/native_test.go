@@ -1,0 +1,189 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/topology"
+)
+
+// nativeWorld has a quorum queue "work" on a broker that holds delays itself.
+func nativeWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	needsNative(t, w.broker)
+	w.declare("work", "quorum")
+	return w
+}
+
+func nativeRoute(retries int) hopback.Route {
+	return hopback.Route{Queue: "work", Policy: quick(retries), Mechanism: hopback.Native}
+}
+
+// Auto is native for a quorum queue on 4.3, with or without a management API, and
+// the wheel for everything else.
+func TestAutoChoosesTheBestThatThereIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare("quorum", "quorum")
+	w.declare("classic", "classic")
+	conn, err := amqp.Dial(w.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	caps := hopback.ReadCapabilities(conn)
+	best := hopback.Wheel
+	if caps.AtLeast("4.3") {
+		best = hopback.Native
+	}
+	declared := hopback.Route{Queue: "to be made", Declare: &hopback.Declare{Type: "quorum"}}
+	for _, tt := range []struct {
+		name string
+		view hopback.View
+	}{
+		{"management", hopback.View{Capabilities: caps, Management: &topology.Management{URL: w.broker.ManagementURL(), Vhost: w.vhost}}},
+		{"AMQP alone", hopback.View{Capabilities: caps, Connection: conn}},
+	} {
+		routes, decisions, err := hopback.Resolve(t.Context(), tt.view,
+			hopback.Route{Queue: "quorum"}, hopback.Route{Queue: "classic"}, declared)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		for i, want := range []string{best, hopback.Wheel, best} {
+			if routes[i].Mechanism != want || decisions[i].Mechanism != want || decisions[i].Why == "" {
+				t.Errorf("%s, %s: %+v; want %s", tt.name, routes[i].Queue, decisions[i], want)
+			}
+		}
+	}
+}
+
+// What a broker cannot honour is refused by name, and nothing was declared.
+func TestNativeIsRefusedWhereItCannotBe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare("work", "classic")
+	c, err := w.newClient().NewConsumer(hopback.ConsumerConfig{
+		Route:   nativeRoute(3),
+		Handler: hopback.HandlerFunc(func(context.Context, *hopback.Message) error { return nil }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bad *hopback.ConfigError
+	if err := c.Run(t.Context()); !errors.As(err, &bad) || bad.Field != "mechanism" || bad.Value != hopback.Native {
+		t.Errorf("native on a classic queue: %v", err)
+	}
+	for _, q := range w.queues() {
+		if q.Name != "work" {
+			t.Errorf("%q was declared", q.Name)
+		}
+	}
+}
+
+// A queue's messages move between mechanisms in the middle of their retries, as
+// after an upgrade of the broker and after a rollback: each goes on with its
+// count, its id and its history, and no attempt is missing or made twice.
+func TestMessagesMoveBetweenMechanisms(t *testing.T) {
+	t.Parallel()
+	w := nativeWorld(t)
+	const n, retries = 30, 5
+	mechanisms := []string{hopback.Wheel, hopback.Native, hopback.Wheel, hopback.Native, hopback.Native, hopback.Wheel}
+	var seen calls
+	for i := range n {
+		w.send("work", fmt.Sprint("m", i))
+	}
+	for round, m := range mechanisms {
+		var failures atomic.Int64
+		c := w.runConsumer(hopback.ConsumerConfig{
+			Route: hopback.Route{Queue: "work", Mechanism: m, Policy: hopback.Policy{
+				Name: "moving", MaxRetries: retries, MaxRetryAfter: time.Second,
+				Schedule: hopback.Schedule{Backoff: hopback.Constant, Base: 2 * time.Second, Max: 2 * time.Second, Jitter: hopback.NoJitter},
+			}},
+			Handler: hopback.HandlerFunc(func(ctx context.Context, m *hopback.Message) error {
+				if m.Attempt > round+1 { // back before the round has ended: it is for the next
+					return hopback.Snooze(500 * time.Millisecond)
+				}
+				defer failures.Add(1)
+				return seen.handler(func(context.Context, *hopback.Message) error {
+					return fmt.Errorf("attempt %d: %w", m.Attempt, errRefused)
+				}).Handle(ctx, m)
+			}),
+		})
+		eventually(t, fmt.Sprintf("round %d, %s: all failed once more", round+1, m), func() bool { return failures.Load() >= n })
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, d := range w.awaitParked("work.parked", n) {
+		p := attempt.FromDelivery(&d)
+		rec, err := attempt.Read(&p, attempt.Source{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Count != retries || rec.Reason != attempt.ReasonExhausted || len(rec.History()) != retries+1 || rec.Then != "" {
+			t.Errorf("%s: parked with count %d, reason %q, then %q, history %v", d.MessageId, rec.Count, rec.Reason, rec.Then, rec.History())
+		}
+		for i, e := range rec.History() {
+			if int(e.N) != i+1 {
+				t.Errorf("%s: history line %d is of attempt %d", d.MessageId, i+1, e.N)
+			}
+		}
+	}
+	for i := range n {
+		k := seen.of(fmt.Sprint("m", i))
+		for j := range k {
+			if k[j].Attempt != j+1 || j > 0 && k[j].RetryID != k[1].RetryID {
+				t.Errorf("m%d, run %d: attempt %d, id %q, then %q", i, j+1, k[j].Attempt, k[1].RetryID, k[j].RetryID)
+			}
+		}
+		if len(k) < retries+1 {
+			t.Errorf("m%d ran %d times, want %d", i, len(k), retries+1)
+		}
+	}
+}
+
+// What the parking queue gets is the same whichever transport brought the message.
+func TestParkedAlikeByEachMechanism(t *testing.T) {
+	t.Parallel()
+	parked := map[string]amqp.Delivery{}
+	for _, m := range []string{hopback.Wheel, hopback.Native} {
+		w := nativeWorld(t)
+		w.shop()
+		r := nativeRoute(2)
+		r.Mechanism = m
+		w.runConsumer(hopback.ConsumerConfig{
+			Route:   r,
+			Handler: hopback.HandlerFunc(func(context.Context, *hopback.Message) error { return errRefused }),
+		})
+		p := full("m1", 2)
+		p.Expiration = ""
+		w.publish("shop", "order.create", p)
+		parked[m] = w.awaitParked("work.parked", 1)[0]
+	}
+	wheel, native := parked[hopback.Wheel], parked[hopback.Native]
+	for k, v := range wheel.Headers {
+		other, ok := native.Headers[k]
+		if !ok || fmt.Sprintf("%T", v) != fmt.Sprintf("%T", other) {
+			t.Errorf("%s is %T %v after the wheel, %T %v after native", k, v, v, other, other)
+		}
+	}
+	for k, v := range native.Headers {
+		if _, ok := wheel.Headers[k]; !ok {
+			t.Errorf("%s is only there after native: %T %v", k, v, v)
+		}
+	}
+	a, b := attempt.FromDelivery(&wheel), attempt.FromDelivery(&native)
+	a.Headers, b.Headers = nil, nil
+	if fmt.Sprintf("%+v", a) != fmt.Sprintf("%+v", b) || wheel.RoutingKey != native.RoutingKey || wheel.Exchange != native.Exchange {
+		t.Errorf("after the wheel:  %+v\nafter native: %+v", a, b)
+	}
+}

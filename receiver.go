@@ -1,0 +1,72 @@
+package hopback
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/internal/link"
+	"github.com/hopback/hopback/internal/native"
+)
+
+// receiver is the transport over AMQP 1.0, for the mechanism native.
+type receiver struct {
+	*native.Receiver
+	limit int // of a parked message's headers, and of one that AMQP 0-9-1 must be able to read
+}
+
+// receive starts to consume over AMQP 1.0. The session is that of AMQP 0-9-1,
+// over which the topology was declared.
+func (c *Consumer) receive(ctx context.Context, s *subscription, over091 *link.Session) error {
+	conn, err := c.client.nativeConn()
+	if err != nil {
+		return err
+	}
+	session, err := conn.Session(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := session.Receive(ctx, c.cfg.Route.Queue, c.cfg.Prefetch)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	s.transport = &receiver{Receiver: r, limit: headerLimit(over091)}
+	go func() {
+		<-r.Done()
+		s.err = r.Err()
+		close(s.stopped)
+		close(s.done)
+	}()
+	return nil
+}
+
+func (t *receiver) deliveries() (<-chan amqp.Delivery, <-chan *native.Delivery) {
+	return nil, t.Deliveries()
+}
+
+// fromReceiver takes a message as redelivered that came back without having been
+// settled, as the flag means over AMQP 0-9-1. The broker's own flag also means one
+// that was delayed.
+func fromReceiver(d *native.Delivery) delivery {
+	return delivery{
+		msg: d.Msg, exchange: d.Exchange, routingKey: d.RoutingKey, native: d,
+		redelivered: d.Redelivered && deliveryCount(d.Msg.Headers) > 0,
+	}
+}
+
+func (t *receiver) accept(d *delivery) { d.native.Accept() }
+
+func (t *receiver) delay(d *delivery, until time.Time, headers amqp.Table) error {
+	return d.native.Delay(until, headers)
+}
+
+func (t *receiver) headerLimit() int { return t.limit }
+
+// cancel stops the deliveries and gives back what no worker has.
+func (t *receiver) cancel(context.Context) { t.Stop() }
+
+func (t *receiver) close(ctx context.Context) { t.Close(ctx) } //nolint:errcheck // cut is closed
+
+func (t *receiver) ended() bool { return t.Err() != nil }
