@@ -25,6 +25,7 @@ const (
 	handingOff              // its successor is being confirmed
 	parking                 // likewise, in the parking queue
 	held                    // in a slot
+	leaving                 // in a slot, behind others whose time has come too
 	sleeping                // in a handler that waits
 	requeued                // on its way back to the head of the queue
 

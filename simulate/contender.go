@@ -118,6 +118,8 @@ func (c Contender) Describe() string {
 	switch {
 	case r.Mechanism == hopback.Ladder:
 		parts = append(parts, "on a ladder of "+spans(r.Ladder))
+	case r.Mechanism == hopback.Native || r.Mechanism == hopback.Plugin || r.Mechanism == hopback.NativeLinear:
+		parts = append(parts, r.Mechanism)
 	case r.Precision == hopback.PrecisionOne:
 		parts = append(parts, "one digit of the wheel")
 	case r.Precision == hopback.PrecisionTwo:
@@ -202,8 +204,11 @@ type mechanism struct{ delay.Mechanism }
 
 func (m mechanism) hold(_ uint32, _ uint16, r delay.Request) (uint32, uint8) {
 	h := m.Hold(r)
-	if h.Then != "" {
+	switch {
+	case h.Then != "":
 		return millis(h.Delay), 2
+	case h.Exchange == "": // native: it stays on its queue
+		return millis(h.Delay), 0
 	}
 	return millis(h.Delay), 1
 }

@@ -30,6 +30,8 @@ type engine struct {
 	exact     bool
 	confirm   uint32
 	hop       uint32
+	gap       int64 // µs between two messages that leave a slot
+	gate      int64 // when the next may leave, in µs
 
 	// The work queue and its consumers.
 	ready       list
@@ -84,6 +86,9 @@ func newEngine(s Scenario, c Contender) *engine {
 	}
 	if route.Policy.MaxAge == hopback.Unlimited || c.Forever {
 		e.maxAge = -1
+	}
+	if s.Broker.Rate > 0 {
+		e.gap = int64(1e6 / s.Broker.Rate)
 	}
 	if e.delay == nil {
 		e.delay = e.policy.Delay
@@ -185,6 +190,8 @@ func (e *engine) event(n uint32) {
 		e.credit(m.consumer)
 		e.store.give(n)
 	case held:
+		e.release(n, m)
+	case leaving:
 		e.held--
 		e.store.push(&e.ready, n)
 	case requeued:
@@ -389,6 +396,22 @@ func (e *engine) hold(n uint32, m *message, now uint32) {
 	e.held++
 	e.result.HeldMost = max(e.result.HeldMost, e.held)
 	e.clock.put(n)
+}
+
+// release lets a message out of its slot, as soon as those are out whose time
+// came before.
+func (e *engine) release(n uint32, m *message) {
+	now := e.clock.now
+	if e.gap > 0 {
+		e.gate = max(e.gate, int64(now)*1000) + e.gap
+		if out := e.gate / 1000; out > int64(now) {
+			m.state, m.due = leaving|m.state&poisonous, soon(now, uint64(out-int64(now)))
+			e.clock.put(n)
+			return
+		}
+	}
+	e.held--
+	e.store.push(&e.ready, n)
 }
 
 // soon is the moment so many ms after now, and at least one; or the end of time.

@@ -59,6 +59,25 @@ func TestSpikesWithoutJitter(t *testing.T) {
 	}
 }
 
+// A broker that lets so many messages a second out of its slots turns a spike
+// into a box of that height.
+func TestRateOfTheSlots(t *testing.T) {
+	s := Scenario{
+		Traffic:    []Traffic{{Messages: 1000}},
+		Consumers:  Consumers{Count: 100, Concurrency: 10, Prefetch: 10},
+		Dependency: Dependency{Latency: time.Millisecond, Spells: []Spell{{For: time.Hour}}},
+		Broker:     Broker{Rate: 500},
+		Window:     100 * time.Millisecond, Until: time.Hour,
+	}
+	p := hopback.Policy{Schedule: hopback.Schedule{Base: 5 * time.Second, Jitter: hopback.NoJitter}, MaxRetries: 1}
+	r := run(t, s, Policy("none", p)).Results[0]
+	for i, step := range r.Curve.Steps[1:] {
+		if in := i+1 >= 50 && i+1 < 70; in != (step.Retries > 40) || step.Retries > 52 {
+			t.Errorf("%d retries at %d00 ms", step.Retries, i+1)
+		}
+	}
+}
+
 // Full jitter of a ceiling d waits d/2 in the mean, and is flat: the first retry
 // of a herd, counted by tenths of its ceiling, is the same in each but for
 // chance. MinDelay of 1 ms leaves the band whole, and a mechanism that holds to

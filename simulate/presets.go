@@ -55,6 +55,7 @@ var presets = []preset{
 	{name: "wheel-one", make: func() Contender {
 		return Contender{Route: hopback.Route{Mechanism: hopback.Wheel, Precision: hopback.PrecisionOne}}
 	}},
+	{name: "native", make: func() Contender { return Contender{Route: hopback.Route{Mechanism: hopback.Native}} }},
 	{name: "ladder", make: func() Contender {
 		return Contender{Route: hopback.Route{Mechanism: hopback.Ladder, Ladder: []time.Duration{
 			time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,

@@ -24,7 +24,7 @@ func anyScenario(rng *rand.Rand) Scenario {
 			Capacity: float64(rng.IntN(3)) * 50, Line: ms(1000), Latency: ms(100), LatencySpread: rng.Float64(),
 			FailAfter: ms(50), Errors: float64(rng.IntN(2)) * 0.2 * rng.Float64(), Contended: rng.IntN(8) == 0,
 		},
-		Broker: Broker{Confirm: maybe(ms(20)), Hop: maybe(ms(50))},
+		Broker: Broker{Confirm: maybe(ms(20)), Hop: maybe(ms(50)), Rate: float64(rng.IntN(3)) * 100},
 		Window: ms(2000),
 		Until:  time.Hour,
 	}
@@ -136,7 +136,7 @@ func look(t *testing.T, round int, e *engine, r *Result) {
 				case parking:
 					unacked[m.consumer]++
 					parkings++
-				case held:
+				case held, leaving:
 					inSlots++
 				}
 			}

@@ -80,6 +80,11 @@ type Broker struct {
 
 	// Hop is how much later than its TTL a message leaves a slot.
 	Hop time.Duration `yaml:"hop"`
+
+	// Rate is how many messages a second leave the slots, all together. Those of
+	// a herd that are due in the same instant leave one after the other: a real
+	// broker takes the edge off a spike. 0 means any number.
+	Rate float64 `yaml:"rate"`
 }
 
 // What a zero field means.
@@ -153,6 +158,7 @@ func (s Scenario) Validate() error {
 	check(c.Prefetch >= 1 && c.Prefetch <= maxPrefetch, "consumers.prefetch", c.Prefetch, "use 1 to 2000: quorum queues allow no more")
 	check(s.Broker.Confirm >= 0 && s.Broker.Confirm <= time.Minute, "broker.confirm", s.Broker.Confirm, "use 0s to 1m")
 	check(s.Broker.Hop >= 0 && s.Broker.Hop <= time.Hour, "broker.hop", s.Broker.Hop, "use 0s to 1h")
+	check(s.Broker.Rate >= 0 && s.Broker.Rate <= 1e6, "broker.rate", s.Broker.Rate, "use messages a second, at most 1e6; 0 means any number")
 	check(s.Window >= time.Millisecond && s.Window <= time.Hour, "window", s.Window, "use 1ms to 1h")
 	check(s.Until > 0 && s.Until <= longest, "until", s.Until, "use a positive duration of at most 49 days")
 	check(s.Until/max(s.Window, 1) <= maxBins, "window", s.Window, fmt.Sprintf("the curve would have more than %d steps: use a longer window or a shorter until", maxBins))
