@@ -48,14 +48,10 @@ func (q *Queue) Outcome(ctx context.Context, o OutcomeQuery) (Outcome, error) {
 	}
 	// In this order: what is parked between the two counts as parked, or as waiting
 	// as well, and never as handled.
-	waiting := 0
 	out.HandsSeen = q.o.Management != nil
-	for _, name := range o.Waiting {
-		n, err := q.holds(ctx, name)
-		if err != nil {
-			return fail(err)
-		}
-		waiting += n
+	waiting, err := q.Waiting(ctx, o.Waiting...)
+	if err != nil {
+		return fail(err)
 	}
 	started := o.Started.UTC().Truncate(time.Millisecond)
 	for m, err := range q.Messages(ctx, Filter{}) {
@@ -71,6 +67,20 @@ func (q *Queue) Outcome(ctx context.Context, o OutcomeQuery) (Outcome, error) {
 	return out, nil
 }
 
+// Waiting counts what queues hold, without reading them: what is ready, and with
+// the management API also what their consumers hold.
+func (q *Queue) Waiting(ctx context.Context, queues ...string) (int, error) {
+	sum := 0
+	for _, name := range queues {
+		n, err := q.holds(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
 // holds counts what a queue holds: what is ready, and with the management API
 // also what its consumers hold.
 func (q *Queue) holds(ctx context.Context, name string) (int, error) {
@@ -82,7 +92,7 @@ func (q *Queue) holds(ctx context.Context, name string) (int, error) {
 		return 0, fmt.Errorf("count the messages of %q: %w", name, err)
 	}
 	if m := q.o.Management; m != nil {
-		held, err := m.Unacknowledged(ctx, name)
+		held, err := m.Held(ctx, name)
 		if err != nil {
 			return 0, fmt.Errorf("count what the consumers of %q hold: %w", name, err)
 		}

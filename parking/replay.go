@@ -156,6 +156,68 @@ func (q *Queue) Replay(ctx context.Context, o Replay) (ReplayReport, error) {
 	return p.report, nil
 }
 
+// Plan is what a replay would send.
+type Plan struct {
+	Total  int     // messages that are there
+	Picked int     // that would be sent
+	Bytes  int64   // of their bodies
+	Groups []Group // of these, by fingerprint, the largest first
+
+	// Queues has their number by work queue (or, with ToExchange, by exchange), and
+	// Missing of those that match and would stay, since their queue does not exist
+	// (or, under an empty name, since nobody knows it).
+	Queues, Missing map[string]int
+}
+
+// Plan looks at what a replay would send, and changes nothing. progress may be
+// nil.
+func (q *Queue) Plan(ctx context.Context, o Replay, progress func(seen, total int)) (Plan, error) {
+	p := Plan{Queues: map[string]int{}, Missing: map[string]int{}}
+	fail := func(err error) (Plan, error) { return p, fmt.Errorf("plan a replay of %q: %w", q.name, err) }
+	if err := o.Validate(); err != nil {
+		return fail(err)
+	}
+	d := newDirectory(q, o)
+	d.dry = true
+	if err := d.check(ctx); err != nil {
+		return fail(err)
+	}
+	k, err := key("fingerprint")
+	if err != nil {
+		return fail(err)
+	}
+	c := newCounter(k)
+	for m, err := range q.look(ctx, o.Filter, func(seen, total int) {
+		p.Total = total
+		if progress != nil {
+			progress(seen, total)
+		}
+	}) {
+		if err != nil {
+			return p, err
+		}
+		if !o.Resume.IsZero() && later(m, o.Resume) {
+			continue
+		}
+		addr, err := d.find(ctx, m)
+		if err != nil {
+			return fail(err)
+		}
+		if addr == nil {
+			p.Missing[m.Queue]++
+			continue
+		}
+		c.add(m)
+		p.Bytes += int64(m.Size)
+		p.Queues[addr.name]++
+		if c.n == o.Limit {
+			break
+		}
+	}
+	p.Picked, p.Groups = c.n, c.sorted()
+	return p, nil
+}
+
 // replayer runs a replay in passes, between which it holds nothing.
 type replayer struct {
 	q      *Queue
@@ -209,7 +271,7 @@ func (p *replayer) pass(ctx context.Context) (more bool, err error) {
 		}
 		p.report.Seen++
 		p.tell(false)
-		if !p.o.Filter.Match(msg) || again && p.later(msg) {
+		if !p.o.Filter.Match(msg) || again && later(msg, p.report.Started) {
 			p.report.NotPicked++
 			continue
 		}
@@ -236,13 +298,13 @@ func (p *replayer) pass(ctx context.Context) (more bool, err error) {
 // sentNow is how many of this pass are on their way.
 func (p *replayer) sentNow(m *mover) int { return len(m.to.onTheWay) + len(m.safe) }
 
-// later reports whether a message is not of the set: it came back, or was parked
-// since the replay began.
-func (p *replayer) later(m *Message) bool {
-	if at := m.ReplayedAt(); !at.IsZero() && !at.Before(p.report.Started) {
+// later reports whether a message is not of the set of a replay that has begun
+// before: it came back, or was parked since.
+func later(m *Message, started time.Time) bool {
+	if at := m.ReplayedAt(); !at.IsZero() && !at.Before(started) {
 		return true
 	}
-	return m.ParkedAt.After(p.report.Started)
+	return m.ParkedAt.After(started)
 }
 
 // chunk keeps a slow replay from holding more than it sends within a while.
@@ -393,6 +455,7 @@ type directory struct {
 	q    *Queue
 	o    Replay
 	seen map[string]*address
+	dry  bool // bind nothing
 }
 
 func newDirectory(q *Queue, o Replay) *directory {
@@ -452,7 +515,7 @@ func (d *directory) look(ctx context.Context, queue string, ours bool) (*address
 	case err != nil:
 		return nil, fmt.Errorf("look for the work queue %q: %w", queue, err)
 	}
-	if ours {
+	if ours && !d.dry {
 		// The way back of a retry, which keeps the routing key. Its binding went with
 		// the queue, if that was deleted meanwhile.
 		way := d.q.o.Prefix + ".return"
