@@ -416,9 +416,16 @@ var faults = []fault{
 		w.bind("back", "", "orders", "x-match", "all"+with, "x-queue", "orders")
 		w.bind("back", "", "mails", "x-match", "any"+with, "x-queue", "mails")
 		w.bind("back", "", "sms", "x-match", "all"+with, "x-queue", "sms", "country", "fr")
+		// All takes what is for another queue, any takes nothing.
+		w.publish("back", "", amqp.Publishing{Headers: amqp.Table{"x-queue": "nobody", "country": "it"}})
 		if !broken {
+			w.publish("back", "", amqp.Publishing{Headers: amqp.Table{"x-queue": "mails"}})
+			w.ready("orders", 0)
+			w.ready("mails", 1)
 			return nil
 		}
+		w.ready("orders", 1)
+		w.ready("mails", 0)
 		return []string{"error headers-match-x orders", "error headers-match-x mails", "warning headers-match-x sms"}
 	}},
 	{"topic-catches-retry", func(w *world, broken bool) []string {
@@ -552,6 +559,7 @@ func TestOnABroker(t *testing.T) {
 	b := start(t)
 	t.Run("fault", func(t *testing.T) { eachFault(t, b) })
 	t.Run("healthy", func(t *testing.T) { healthy(t, b) })
+	t.Run("overflow", func(t *testing.T) { overflow(t, b) })
 }
 
 func eachFault(t *testing.T, b *rabbittest.Broker) {
@@ -571,5 +579,33 @@ func eachFault(t *testing.T, b *rabbittest.Broker) {
 				})
 			}
 		})
+	}
+}
+
+// overflow shows which half of the setting acts: a full queue refuses messages
+// where it is reject-publish, and never where it is drop-head.
+func overflow(t *testing.T, b *rabbittest.Broker) {
+	t.Parallel()
+	w := newWorld(t, b)
+	w.quorum("quorum", "x-max-length", 1, "x-overflow", "drop-head")
+	w.queue("classic", "x-max-length", 1, "x-overflow", "drop-head")
+	w.policy("^(quorum|classic)$", "quorum", map[string]any{"overflow": "reject-publish"})
+	w.expect(func(s *snapshot) bool { q := find(s, "classic"); return q != nil && q.PolicyName == "p" })
+	w.examine()
+	w.must(w.ch.Confirm(false))
+	refused := map[string]int{}
+	for range 50 { // a quorum queue counts late, and takes some too many
+		for _, queue := range []string{"quorum", "classic"} {
+			d, err := w.ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{})
+			w.must(err)
+			if ok, err := d.WaitContext(t.Context()); err != nil {
+				t.Fatal(err)
+			} else if !ok {
+				refused[queue]++
+			}
+		}
+	}
+	if refused["quorum"] == 0 || refused["classic"] != 0 {
+		t.Errorf("refused: %v; want that the policy acts on the quorum queue, and the argument on the classic one", refused)
 	}
 }
