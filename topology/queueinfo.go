@@ -11,7 +11,7 @@ import (
 type QueueInfo struct {
 	Type   string         // "quorum", "classic" or "stream"
 	Args   map[string]any // of its declaration
-	Policy map[string]any // what policies add; an argument beats a policy
+	Policy map[string]any // what policies add; an argument mostly beats a policy
 }
 
 // Queue reads one queue; false when it does not exist. A policy that was set a
@@ -37,7 +37,7 @@ func (m *Management) Queue(ctx context.Context, name string) (QueueInfo, bool, e
 // back to such a queue from a delay stay in their slot when it is full, and block
 // it for everyone, 180 s at a time.
 func (q QueueInfo) Refuses() (setting string, refuses bool) {
-	overflow, _ := q.setting("overflow").(string)
+	overflow, _ := q.overflow().(string)
 	if !strings.HasPrefix(overflow, "reject-publish") {
 		return "", false
 	}
@@ -47,6 +47,15 @@ func (q QueueInfo) Refuses() (setting string, refuses bool) {
 		}
 	}
 	return "", false
+}
+
+// overflow is what acts: on a quorum queue the policy's beats the argument (3.10.8,
+// 4.0.5 and 4.3.6), as with no other setting.
+func (q QueueInfo) overflow() any {
+	if v, ok := q.Policy["overflow"]; ok && q.Type == "quorum" {
+		return v
+	}
+	return q.setting("overflow")
 }
 
 // setting is an argument, or else what a policy says.
