@@ -28,7 +28,8 @@ type Config struct {
 	Name    string // as the broker shows it
 	// TLS is used for amqps URLs; nil takes what the URL's parameters say.
 	TLS *tls.Config
-	// Heartbeat is half of how long the broker may be silent, at least 1 s.
+	// Heartbeat is half of how long the broker may be silent, at least 1 s. 0
+	// means 10 s.
 	Heartbeat time.Duration
 	Logger    *slog.Logger
 
@@ -58,6 +59,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OnReconnect == nil {
 		c.OnReconnect = func(time.Duration) {}
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = 10 * time.Second
 	}
 	// RabbitMQ closes a connection that asks for more than a frame a second.
 	c.Heartbeat = max(c.Heartbeat, time.Second)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -175,5 +176,44 @@ func TestReconnect(t *testing.T) {
 		proxy.Cut() // the broker need not wait for its own heartbeat
 		eventually(t, "all are back", func() bool { return o.depth("work") == 3 })
 		eventually(t, "connected again", func() bool { return reconnects.Load() == int64(round+1) })
+	}
+}
+
+// A connection that is closed leaves no goroutine, whatever it was doing.
+func TestNothingIsLeft(t *testing.T) {
+	b := brokerOf(t)
+	url := b.Vhost(t)
+	o := dial091(t, url)
+	o.quorum("work")
+	o.publish("", "work", numbered(50)...)
+	mine := func() int {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		n := 0
+		for _, g := range strings.Split(string(stacks), "\n\n") {
+			if contains(g, "Azure/go-amqp.") || contains(g, "internal/native.(*") {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, "the tests before have ended", func() bool { return mine() == 0 })
+	for _, end := range []func(c *Conn, r *Receiver){
+		func(c *Conn, r *Receiver) { stop(t, r) },
+		func(c *Conn, r *Receiver) {},
+		func(c *Conn, r *Receiver) { r.s.Cut() },
+	} {
+		c := open(t, url, func(c *Config) { c.ClockQueue = "hop.clock" })
+		r := receive(t, c, "work", 10)
+		next(t, r).Release()
+		if err := next(t, r).Delay(time.Now(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if mine() == 0 {
+			t.Error("nothing is found")
+		}
+		end(c, r)
+		c.Close(ctx(t))
+		eventually(t, "all have ended", func() bool { return mine() == 0 })
 	}
 }

@@ -59,6 +59,7 @@ func TestUnreadable(t *testing.T) {
 		"a decimal":                             {amqp.Publishing{Headers: amqp.Table{"d": amqp.Decimal{Scale: 1, Value: 30}}}, true},
 		"a decimal in an x- list":               {amqp.Publishing{Headers: amqp.Table{"x-d": []any{amqp.Decimal{Scale: 1, Value: 30}}}}, true},
 		"a body that is not what its type says": {amqp.Publishing{Type: typeAMQP10, Body: []byte("plain")}, true},
+		"a header of RabbitMQ's own":            {amqp.Publishing{Headers: amqp.Table{"x-amqp-1.0-properties": "text"}}, true},
 		// A character, which go-amqp does not know.
 		"a char": {amqp.Publishing{Type: typeAMQP10, Body: []byte{0, 0x53, 0x77, 0x73, 0, 0, 0, 'a'}}, false},
 	} {
