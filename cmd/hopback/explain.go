@@ -283,6 +283,15 @@ func describeMechanism(r hopback.Route) string {
 		}
 		return "ladder of " + strings.Join(ds, ", ")
 	}
+	if r.Mechanism == hopback.Native {
+		return "native: the broker holds any delay, to the millisecond"
+	}
+	if r.Mechanism == hopback.Plugin {
+		return "plugin: " + delay.PluginCost
+	}
+	if r.Mechanism == hopback.NativeLinear {
+		return "native-linear: the broker waits base × n, without jitter, for consumers that are not Hopback's"
+	}
 	if r.Precision == hopback.PrecisionAuto {
 		return "wheel, two digits of a delay; one, where there is jitter, while many messages are retried"
 	}

@@ -102,7 +102,9 @@ func (d *decoder) checkRoute(c *Config, r *route, at string) hopback.Route {
 	}
 	// The policy has been judged where it stands, once for all its routes.
 	alone := r.Route
-	alone.Policy = hopback.Policy{}
+	if alone.Mechanism != hopback.NativeLinear || alone.Policy.Validate() != nil { // which not every policy suits
+		alone.Policy = hopback.Policy{}
+	}
 	if r.Queue != "" { // a missing one is reported already
 		d.library(at, alone.Validate())
 	}

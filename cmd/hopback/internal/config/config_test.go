@@ -302,6 +302,9 @@ func TestChoicesWork(t *testing.T) {
 			if r.Mechanism == hopback.Ladder {
 				r.Ladder = []time.Duration{time.Second}
 			}
+			if r.Mechanism == hopback.NativeLinear {
+				p.Backoff, p.Jitter = hopback.Linear, hopback.NoJitter
+			}
 			r.Policy = p
 			if err := r.Validate(); err != nil {
 				t.Errorf("%s: %s: %v", k.Name, c.Value, err)

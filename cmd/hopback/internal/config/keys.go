@@ -178,10 +178,12 @@ var routeKeys = []Key{
 		Doc: "How the broker holds a delay.",
 		Choices: []Choice{
 			{hopback.Auto, "the best that the broker offers; `hopback plan` says which and why"},
+			{hopback.Native, "the broker holds the message on its own queue, to the millisecond: RabbitMQ 4.3, quorum queues"},
 			{hopback.Wheel, "any delay from 100ms to 25h, to two significant digits, on every broker"},
 			{hopback.Ladder, "the delays of `ladder` and no others, on every broker"},
+			{hopback.Plugin, "any delay, in the plugin `rabbitmq_delayed_message_exchange`, up to RabbitMQ 4.2; [what it costs](plugin.md)"},
+			{hopback.NativeLinear, "the broker's own retry, set as a policy by `hopback apply`, for consumers that are not Hopback's: RabbitMQ 4.3.1, quorum queues, backoff `linear`, jitter `none`; see [native-linear](native-linear.md)"},
 		},
-		Refused: notYet("native", "native-linear", "plugin"),
 	},
 	{
 		Name: "ladder", Kind: List, Example: "[1s, 2s, 4s, 8s]", Also: []string{"rungs", "slots"},
@@ -194,7 +196,7 @@ var routeKeys = []Key{
 	},
 	{
 		Name: "isolate", Kind: Switch, Default: "false", Also: []string{"isolated"},
-		Doc: "Gives the route delay slots of its own. A work queue that can refuse messages (a max-length with overflow reject-publish) needs them: a refused message blocks its slot for three minutes at a time. `hopback plan` finds such queues itself where it has a management URL.",
+		Doc: "Gives the route delay slots, or a delayed exchange, of its own. A work queue that can refuse messages (a max-length with overflow reject-publish) needs them: a refused message blocks its slot for three minutes at a time. `hopback plan` finds such queues itself where it has a management URL.",
 	},
 	{
 		Name: "precision", Kind: Text, Default: "auto",
@@ -241,16 +243,6 @@ var declareKeys = []Key{
 		Name: "routing_key", Kind: Text, Example: "order.create", Also: []string{"binding_key", "key"},
 		Doc: "The key of that binding.",
 	},
-}
-
-// notYet are mechanisms that the file format knows and this version does not
-// bring: refused by name, so that nobody gets another one unawares.
-func notYet(names ...string) []Choice {
-	var cs []Choice
-	for _, n := range names {
-		cs = append(cs, Choice{n, "this version does not bring it: use auto, wheel or ladder"})
-	}
-	return cs
 }
 
 // Names lists the values of the choices.

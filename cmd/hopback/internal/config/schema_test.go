@@ -22,7 +22,7 @@ var schemaAccepts = []string{
 	"an unknown policy", "an unknown policy, far off", "an unknown policy, and none known",
 	"a queue too long", "a ladder without rungs", "rungs without a ladder", "rungs in disorder", "a rung too long",
 	"parking in the work queue", "parking in another's work queue", "the same queue twice", "a queue of ours", "a parking queue of ours",
-	"declare: a key without an exchange",
+	"declare: a key without an exchange", "mechanism native-linear",
 }
 
 func resolved(t *testing.T) *jsonschema.Resolved {

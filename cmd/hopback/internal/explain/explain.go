@@ -150,6 +150,10 @@ func (m *mechanism) retry(n int64, exactly bool) Retry {
 		m.known[band] = h
 	default:
 		slots := m.delays.Slots()
+		if len(slots) == 0 { // any delay
+			h.wait = band
+			break
+		}
 		least, most := slots[0], slots[len(slots)-1]
 		h.wait = Span{min(max(band.Least, least), most), min(max(band.Mean, least), most), min(max(band.Most, least), most)}
 	}
@@ -176,7 +180,9 @@ func (m *mechanism) hold(band Span) held {
 	ask := func(d time.Duration, random uint64) time.Duration {
 		hold := m.delays.Hold(delay.Request{Delay: d, Exact: p.Jitter == hopback.NoJitter, Min: p.MinDelay, Max: p.Max, Random: random})
 		h.wait.Least, h.wait.Most = min(h.wait.Least, hold.Delay), max(h.wait.Most, hold.Delay)
-		first[m.names[hold.Exchange]] = true
+		if slot, ok := m.names[hold.Exchange]; ok {
+			first[slot] = true
+		}
 		if hold.Then != "" {
 			then[m.names[hold.Then]] = true
 		}
