@@ -12,4 +12,4 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/Azure/go-amqp v1.7.0 // indirect
+require github.com/Azure/go-amqp v1.7.0

@@ -82,7 +82,7 @@ func declareWork(url string) error {
 }
 
 // benchRoute keeps what fails away for two and a half hours.
-var benchRoute = hopback.Route{Queue: workQueue, Policy: hopback.Policy{
+var benchRoute = hopback.Route{Queue: workQueue, Mechanism: hopback.Wheel, Policy: hopback.Policy{
 	Name: "bench",
 	Schedule: hopback.Schedule{
 		Backoff: hopback.Constant, Base: 9000 * time.Second, Max: 9000 * time.Second, Jitter: hopback.NoJitter,

@@ -70,15 +70,21 @@ func (c *counter) one() {
 	}
 }
 
-// consumeAll runs a consumer until all messages are settled on the broker.
+// consumeAll runs a consumer of the work queue until all messages are settled on the
+// broker.
 func consumeAll(ctx context.Context, url string, o options, seen *counter, handle hopback.HandlerFunc) (float64, error) {
+	return consumeRoute(ctx, url, o, benchRoute, seen, handle)
+}
+
+// consumeRoute runs a consumer until all messages are settled on the broker.
+func consumeRoute(ctx context.Context, url string, o options, route hopback.Route, seen *counter, handle hopback.HandlerFunc) (float64, error) {
 	client, err := hopback.New(hopback.Config{URL: url, Observer: seen})
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close(ctx)
 	c, err := client.NewConsumer(hopback.ConsumerConfig{
-		Route:   benchRoute,
+		Route:   route,
 		Handler: handle, Prefetch: o.prefetch, Concurrency: o.concurrency,
 	})
 	if err != nil {

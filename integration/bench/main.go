@@ -4,6 +4,7 @@
 //	go run ./bench                      # hand-off and happy path
 //	go run ./bench -only lateness -rates 2000,4000 -for 60s
 //	go run ./bench -only million
+//	go run ./bench -only router -rates 2000 -rounds 3
 //	go run ./bench -only mechanisms -rates 1000,2000 -for 30s
 package main
 
@@ -25,12 +26,14 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/hopback/hopback"
 	"github.com/hopback/hopback/rabbittest"
 )
 
 type options struct {
 	versions, only []string
 	precisions     []string
+	mechanism      string // for lateness
 	messages       int
 	rounds         int
 	rates          []int
@@ -63,9 +66,10 @@ func main() {
 func run(ctx context.Context) error {
 	var o options
 	versions := flag.String("brokers", os.Getenv("BROKERS"), "broker versions, separated by spaces; default: the first installed")
-	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million, mechanisms")
+	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million, router, mechanisms, native")
 	rates := flag.String("rates", "2000,4000", "retries a second, for lateness")
 	precisions := flag.String("precision", "auto", "precisions of the wheel, for lateness: auto, one, two")
+	flag.StringVar(&o.mechanism, "mechanism", hopback.Wheel, "mechanism, for lateness: wheel, native")
 	flag.IntVar(&o.messages, "messages", 20_000, "messages a round, for handoff and happy")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds; the median counts")
 	flag.DurationVar(&o.duration, "for", time.Minute, "how long each rate is sustained, for lateness")
@@ -130,7 +134,7 @@ func runOn(ctx context.Context, version string, o options) ([]figure, error) {
 		name string
 		run  func(context.Context, *rabbittest.Broker, options) ([]figure, error)
 	}{
-		{"handoff", handoff}, {"happy", happy}, {"lateness", lateness}, {"million", million}, {"mechanisms", mechanisms},
+		{"handoff", handoff}, {"happy", happy}, {"lateness", lateness}, {"million", million}, {"router", routed}, {"mechanisms", mechanisms}, {"native", nativeSettlements},
 	} {
 		if !slices.Contains(o.only, bench.name) {
 			continue
