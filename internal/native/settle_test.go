@@ -303,3 +303,41 @@ func TestClose(t *testing.T) {
 		t.Errorf("%d different messages of %d", len(ids), left)
 	}
 }
+
+// A message whose own expiration ends while it is delayed is gone: the broker
+// expires it when its time of delivery has come. Who delays one must see to that.
+func TestExpirationGoesOn(t *testing.T) {
+	url := shared(t)
+	o := dial091(t, url)
+	o.quorum("work", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", "dead")
+	o.quorum("dead")
+	r := receive(t, open(t, url), "work", 10)
+	for _, c := range []struct {
+		expiration string
+		delay      time.Duration
+		expires    bool
+	}{
+		{"1500", 1900 * time.Millisecond, true},
+		{"600000", 100 * time.Millisecond, false},
+	} {
+		o.publish("", "work", amqp.Publishing{Expiration: c.expiration, Body: []byte(c.expiration)})
+		d := next(t, r)
+		if err := d.Delay(time.Now().Add(c.delay), record); err != nil {
+			t.Fatal(err)
+		}
+		if !c.expires {
+			d = next(t, r)
+			if d.Msg.Expiration != c.expiration {
+				t.Errorf("the expiration became %q", d.Msg.Expiration)
+			}
+			d.Accept()
+			continue
+		}
+		dead := o.get("dead")
+		if dead.Headers["x-last-death-reason"] != "expired" || dead.Headers[attempt.HeaderID] != "id" {
+			t.Errorf("expired: %v", dead.Headers)
+		}
+		none(t, r, 50*time.Millisecond)
+	}
+	stop(t, r)
+}
