@@ -84,7 +84,8 @@ lint: ## Formatting, vet and staticcheck in every module
 	done; \
 	[ -z "$$failed" ] || { echo "lint failed in:$$failed" >&2; exit 1; }
 
-docs: ## Check that the links in the documentation lead somewhere
+docs: ## Make the pictures of the documentation, and check that its links lead somewhere
+	@cd cmd/hopback && go run . simulate --pictures ../../docs/pictures
 	@scripts/check-links.sh
 
 clean: ## Remove what was built; the brokers of scripts/setup.sh stay

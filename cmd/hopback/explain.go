@@ -17,6 +17,9 @@ import (
 	"github.com/hopback/hopback/delay"
 )
 
+// chartColumns is the width of the chart, on every terminal the same.
+const chartColumns = 80
+
 // shownRetries is how many retries explain lists before it skips to the last.
 const shownRetries = 25
 
@@ -26,7 +29,8 @@ func explainCommand() *cobra.Command {
 		Short: "Show what a policy does to a message that keeps failing",
 		Long: `Shows for each retry the backoff before jitter (ceiling), the least, the mean and
 the most that it waits, the delay slots that it may wait in, and when it runs,
-counted from the first failure. The last line is the time until the message is
+counted from the first failure; then the same as a chart, with the band that
+jitter makes of it shaded. The last line is the time until the message is
 parked. The handler's own time comes on top. Nothing is asked of a broker.
 
 With -c it explains the policies of a file, each with the mechanism of the routes
@@ -181,6 +185,10 @@ func printExplained(out io.Writer, c explainCase, e explain.Policy) {
 	fmt.Fprintf(out, "mechanism: %s\n\n", describeMechanism(e.Route))
 	if len(e.Retries) > 0 {
 		printRetries(out, e)
+		for _, line := range explain.Chart(e, chartColumns, short) {
+			fmt.Fprintln(out, line)
+		}
+		fmt.Fprintln(out)
 	}
 	fmt.Fprintln(out, conclusion(e))
 }

@@ -35,6 +35,7 @@ func commands() []*cobra.Command {
 		demoCommand(),
 		devCommand(),
 		explainCommand(),
+		simulateCommand(),
 		configCommand(),
 		planCommand(),
 		applyCommand(),
