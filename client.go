@@ -124,7 +124,7 @@ type Client struct {
 	mu         sync.Mutex
 	consume    *link.Conn
 	publish    *link.Conn
-	native     *native.Conn      // AMQP 1.0; from the first consumer on that needs it
+	natives    []*native.Conn    // AMQP 1.0; one for each consumer that needs it
 	publishers []*link.Publisher // one for each consumer
 	closed     bool
 }
@@ -162,25 +162,29 @@ func (c *Client) connect(consumer *Consumer) error {
 	return nil
 }
 
-// nativeConn is the connection over AMQP 1.0, opened at first use.
-func (c *Client) nativeConn() (*native.Conn, error) {
+// connectNative gives a consumer a connection over AMQP 1.0, at first use. It is
+// the consumer's own: a message that the broker cannot show costs the connection,
+// and counts as a crash of all that was handed out on it.
+func (c *Client) connectNative(consumer *Consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	if c.native == nil {
-		const purpose = "consume, AMQP 1.0"
-		c.native = native.Open(native.Config{
-			URLs: append([]string{c.cfg.URL}, c.cfg.FailoverURLs...), Purpose: purpose, Name: c.cfg.Name,
-			TLS: c.cfg.TLS, Heartbeat: c.cfg.Heartbeat, Logger: c.cfg.Logger,
-			ClockQueue: c.cfg.Prefix + ".clock", Now: c.cfg.now,
-			OnReconnect: func(down time.Duration) {
-				c.observe(func(o Observer) { o.Reconnected(Reconnected{Connection: purpose, Down: down}) })
-			},
-		})
+	if consumer.native != nil {
+		return nil
 	}
-	return c.native, nil
+	const purpose = "consume, AMQP 1.0"
+	consumer.native = native.Open(native.Config{
+		URLs: append([]string{c.cfg.URL}, c.cfg.FailoverURLs...), Purpose: purpose, Name: c.cfg.Name,
+		TLS: c.cfg.TLS, Heartbeat: c.cfg.Heartbeat, Logger: c.cfg.Logger,
+		ClockQueue: c.cfg.Prefix + ".clock", Now: c.cfg.now,
+		OnReconnect: func(down time.Duration) {
+			c.observe(func(o Observer) { o.Reconnected(Reconnected{Connection: purpose, Down: down}) })
+		},
+	})
+	c.natives = append(c.natives, consumer.native)
+	return nil
 }
 
 // ClockSkew is how far the broker's clock is ahead of this machine's, and within
@@ -189,12 +193,14 @@ func (c *Client) nativeConn() (*native.Conn, error) {
 // this client is native, or the clocks could not be compared.
 func (c *Client) ClockSkew() (ahead, within time.Duration, known bool) {
 	c.mu.Lock()
-	conn := c.native
+	conns := c.natives
 	c.mu.Unlock()
-	if conn == nil {
-		return 0, 0, false
+	for _, conn := range conns {
+		if ahead, within, known = conn.Skew(); known {
+			return ahead, within, true
+		}
 	}
-	return conn.Skew()
+	return 0, 0, false
 }
 
 func (c *Client) open(purpose string) *link.Conn {
@@ -217,7 +223,7 @@ func (c *Client) open(purpose string) *link.Conn {
 // broker is blocked.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
-	consume, publish, native, publishers, closed := c.consume, c.publish, c.native, c.publishers, c.closed
+	consume, publish, natives, publishers, closed := c.consume, c.publish, c.natives, c.publishers, c.closed
 	c.closed = true
 	c.mu.Unlock()
 	if closed {
@@ -234,8 +240,8 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	var all sync.WaitGroup
 	all.Go(func() { consume.Close(ctx) })
-	if native != nil {
-		all.Go(func() { native.Close(ctx) })
+	for _, conn := range natives {
+		all.Go(func() { conn.Close(ctx) })
 	}
 	all.Go(func() {
 		var sent sync.WaitGroup

@@ -108,6 +108,7 @@ type Consumer struct {
 	running atomic.Bool
 
 	publisher *link.Publisher // a channel of its own, from the first Run on
+	native    *native.Conn    // over AMQP 1.0, where the mechanism needs it
 
 	subs     []*subscription // of the current Run, with something to settle
 	repairs  repairs

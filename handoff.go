@@ -124,11 +124,11 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 	h.told = func(o Observer) {
 		o.Retried(Retried{Event: before, Reason: reason, Delay: h.record.Delay, Err: err, Took: h.took})
 	}
-	if h.sub.isNative() {
-		h.delay(now)
+	if h.sub.isNative() && h.source.msg.Expiration == "" {
+		h.delay(now.Add(h.record.Delay))
 		return
 	}
-	h.into(hold)
+	h.address(hold)
 	if size := attempt.HeaderSize(&h.msg); size > h.sub.headerLimit() {
 		h.c.log.Warn("a message cannot wait: its headers leave no room for those of the broker", "message_id", h.source.msg.MessageId, "bytes", size)
 		h.record = unfailed
@@ -140,19 +140,43 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 
 // delay leaves the message on its own queue, which holds it until it is due: the
 // one settlement takes the place of publish, confirm and acknowledgement.
-func (h *handoff) delay(now time.Time) {
+func (h *handoff) delay(until time.Time) {
 	if !h.sub.live() {
 		h.drop() // the broker delivers it again
 		return
 	}
 	headers := h.record.Annotations(&h.source.msg, h.sub.headerLimit())
-	if err := h.sub.delay(&h.source, now.Add(h.record.Delay), headers); err != nil {
+	if err := h.sub.delay(&h.source, until, headers); err != nil {
 		h.c.log.Error("a message cannot be delayed", "message_id", h.source.msg.MessageId, "error", err)
 		h.park(attempt.ReasonTooLarge, err)
 		return
 	}
-	h.c.client.observe(h.told)
+	if h.told != nil {
+		h.c.client.observe(h.told)
+	}
 	h.sub.finish()
+}
+
+// ownQueue as x-retry-then says that the message has yet to wait, on its own queue.
+const ownQueue = "own-queue"
+
+// address is into, for every mechanism. A message that stays on its queue keeps its
+// expiration, which the broker counts from when it came there: it could end the
+// message while it waits. So one that has an expiration is published to its queue
+// anew, without, and waits there: see wait.
+func (h *handoff) address(hold delay.Hold) {
+	if h.sub.isNative() {
+		hold = delay.Hold{Exchange: h.c.client.cfg.Prefix + ".return", Then: ownQueue, Delay: hold.Delay}
+	}
+	h.into(hold)
+}
+
+// wait leaves a message that address has sent to its queue there, until it is due.
+// Its due time is by the clock of another consumer, its delay by none.
+func (h *handoff) wait(now time.Time) {
+	left := min(max(h.record.DueAt.Sub(now), 0), h.record.Delay)
+	h.record.Then = ""
+	h.delay(now.Add(left))
 }
 
 // into addresses the successor to a slot.
@@ -257,7 +281,7 @@ func (h *handoff) again(err error) {
 		// A slot can be without a leader while its neighbours are well. It
 		// refuses, or says nothing; and each silence costs a connection.
 		h.request.Avoid = h.exchange
-		h.into(h.sub.delays.Hold(h.request))
+		h.address(h.sub.delays.Hold(h.request))
 		h.request.Avoid = ""
 	case errors.Is(err, link.ErrReturned), errors.Is(err, link.ErrUnknown), errors.Is(err, errNoWay):
 		h.c.repair()

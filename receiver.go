@@ -20,11 +20,10 @@ type receiver struct {
 // receive starts to consume over AMQP 1.0. The session is that of AMQP 0-9-1,
 // over which the topology was declared.
 func (c *Consumer) receive(ctx context.Context, s *subscription, over091 *link.Session) error {
-	conn, err := c.client.nativeConn()
-	if err != nil {
+	if err := c.client.connectNative(c); err != nil {
 		return err
 	}
-	session, err := conn.Session(ctx)
+	session, err := c.native.Session(ctx)
 	if err != nil {
 		return err
 	}

@@ -99,6 +99,8 @@ func (c *Consumer) process(ctx context.Context, j job) {
 		// moves messages between queues keeps it.
 		h.park(attempt.ReasonCrashLoop, fmt.Errorf("delivered %d times without being settled: "+
 			"does the handler kill the process?", crashes))
+	case rec.Then == ownQueue && j.sub.isNative():
+		h.wait(now)
 	case rec.Expired(now):
 		h.park(attempt.ReasonExpired, fmt.Errorf("its expiration ended %s before this delivery", now.Sub(rec.Deadline).Round(time.Millisecond)))
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -185,5 +186,77 @@ func TestParkedAlikeByEachMechanism(t *testing.T) {
 	a.Headers, b.Headers = nil, nil
 	if fmt.Sprintf("%+v", a) != fmt.Sprintf("%+v", b) || wheel.RoutingKey != native.RoutingKey || wheel.Exchange != native.Exchange {
 		t.Errorf("after the wheel:  %+v\nafter native: %+v", a, b)
+	}
+}
+
+// An expiration is a deadline of ours and not the broker's, which would drop the
+// message while it waits: its life began when it was published, not when it was
+// first read.
+func TestNativeExpirationIsADeadline(t *testing.T) {
+	t.Parallel()
+	w := nativeWorld(t)
+	w.shop()
+	p := full("m", 2)
+	p.Expiration = "3000"
+	w.publish("shop", "order.create", p)
+	time.Sleep(2 * time.Second) // two thirds of its life in the queue
+	r := nativeRoute(3)
+	r.Policy.MaxRetryAfter = 5 * time.Second
+	var seen calls
+	w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(func(_ context.Context, m *hopback.Message) error {
+		if m.MessageID == "m" && m.Attempt == 1 {
+			return hopback.RetryAfter(errBusy, 2*time.Second)
+		}
+		return nil
+	})})
+	eventually(t, "handled", func() bool { return len(w.events.of("handled", "m")) == 1 })
+	k := seen.of("m")
+	if len(k) != 2 || k[1].Attempt != 2 || k[1].Expiration != "3000" || k[1].RoutingKey != "order.create" || k[1].Exchange != "shop" {
+		t.Fatalf("%d runs: %+v", len(k), k)
+	}
+	if waited := k[1].Began.Sub(k[0].Ended); waited < 2*time.Second-brokerTick {
+		t.Errorf("it came back after %s", waited)
+	}
+	if story := w.events.story("m"); story != "received 1, retried 1, received 2, handled 2" {
+		t.Errorf("events: %s", story)
+	}
+	// One that cannot be back in time is parked at once.
+	p.MessageId, p.Expiration = "late", "1000"
+	s := hopback.HandlerFunc(func(context.Context, *hopback.Message) error { return hopback.RetryAfter(errBusy, 5*time.Second) })
+	w.declare("other", "quorum")
+	r.Queue = "other"
+	w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: s})
+	w.publish("", "other", p)
+	if d := w.awaitParked("other.parked", 1)[0]; d.Headers[attempt.HeaderReason] != attempt.ReasonExpired {
+		t.Errorf("parked with %v", d.Headers)
+	}
+}
+
+// A header that the broker cannot show over AMQP 1.0 does not stop the queue: the
+// consumer goes on with the wheel, and says so.
+func TestNativeFallsBackToTheWheel(t *testing.T) {
+	t.Parallel()
+	w := nativeWorld(t)
+	var seen calls
+	c := w.runConsumer(hopback.ConsumerConfig{Route: nativeRoute(3), Handler: seen.handler(failing(2))})
+	w.send("work", "before")
+	eventually(t, "the first is handled", func() bool { return len(w.events.of("handled")) == 1 })
+	w.publish("", "work", amqp.Publishing{MessageId: "decimal", Body: []byte("d"), Headers: amqp.Table{"price": amqp.Decimal{Scale: 2, Value: 999}}})
+	w.send("work", "behind")
+	eventually(t, "all are handled", func() bool { return len(w.events.of("handled")) == 3 })
+	if err := c.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []string{"decimal", "behind"} {
+		k := seen.of(id)
+		if last := k[len(k)-1]; last.Attempt != 3 {
+			t.Errorf("%s ended with attempt %d", id, last.Attempt)
+		}
+		if id == "decimal" && k[len(k)-1].Headers["price"] != (amqp.Decimal{Scale: 2, Value: 999}) {
+			t.Errorf("the decimal became %v", k[len(k)-1].Headers["price"])
+		}
+	}
+	if !strings.Contains(w.log.String(), "going on with the mechanism wheel") {
+		t.Error("nothing was logged about it")
 	}
 }
