@@ -164,6 +164,10 @@ func (b *Broker) prepare(id string, container bool) error {
 		return err
 	}
 	b.ports = ports{amqp: p[0], management: p[1], epmd: p[2], dist: p[3]}
+	secret := rand.Text()
+	if m := b.o.cluster; m != nil {
+		b.ports.epmd, secret = m.epmd, m.cookie
+	}
 	for _, want := range []struct {
 		port int
 		is   *int
@@ -193,7 +197,7 @@ func (b *Broker) prepare(id string, container bool) error {
 		mode       os.FileMode
 	}{
 		{nodeFile, b.node + "\n", 0o600},
-		{cookie, rand.Text(), 0o400},
+		{cookie, secret, 0o400},
 		{filepath.Join(b.dir, "rabbitmq.conf"), b.o.conf(b.ports, container), 0o644},
 		{filepath.Join(b.dir, "advanced.config"), b.o.advanced(), 0o644},
 		{filepath.Join(b.dir, "enabled_plugins"), b.o.enabledPlugins(), 0o644},

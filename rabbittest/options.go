@@ -56,6 +56,14 @@ type Options struct {
 	// and messages are there again when a broker is next started in it. Only
 	// one broker can use a folder at a time.
 	Dir string
+
+	cluster *membership // of a node
+}
+
+// membership is what the nodes of a cluster share.
+type membership struct {
+	epmd   int
+	cookie string
 }
 
 // validate reports the first option that cannot work, with what to write instead.

@@ -1,0 +1,210 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/rabbittest"
+	"github.com/hopback/hopback/router"
+)
+
+// Three nodes, two routers and two plain consumers, every message failing three
+// times. The node that leads hop.failed is killed under load and comes back, again
+// and again; then every message is counted: none may be missing.
+//
+// It runs with HOPBACK_SOAK=1 only: the cluster alone takes most of a minute to form
+// on a small machine.
+func TestRouterClusterSoak(t *testing.T) {
+	if !soaking() {
+		t.Skip("set HOPBACK_SOAK=1: it takes minutes")
+	}
+	const n, failures, kills = 6000, 3, 4
+	c := rabbittest.StartCluster(t, 3)
+	t.Logf("RabbitMQ %s", c.Nodes[0].Version())
+	urls := c.URLs()
+	declareOn(t, urls[0])
+
+	var log logBuffer
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", &log)
+		}
+	})
+	route := hopback.Route{Queue: "work", Policy: hopback.Policy{
+		Name: "cluster", MaxRetries: 50, MaxRetryAfter: 2 * time.Second,
+		Schedule: hopback.Schedule{Base: 300 * time.Millisecond, Max: 2 * time.Second},
+	}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for i := range 2 {
+		r, err := router.New(router.Config{
+			Client: hopback.Config{
+				URL: urls[i], FailoverURLs: append(append([]string{}, urls[i+1:]...), urls[:i]...),
+				Name: fmt.Sprint("router ", i), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			},
+			Routes: []router.Route{{Route: route}}, Prefetch: 100,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			if err := r.Run(ctx); err != nil && !errors.Is(err, router.ErrShutdownTimeout) {
+				t.Errorf("run a router: %v", err)
+			}
+		})
+		eventually(t, "the router is subscribed", r.Ready)
+	}
+	l := newLedger()
+	for i := range 2 {
+		all.Go(func() { l.consumeFrom(ctx, urls[i:], failures) })
+	}
+	publishTo(t, urls[0], l, n)
+	for range kills {
+		before := l.handledCount()
+		leader, err := c.Leader(ctx, "/", "hop.failed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("killing %s at %d handled", leader.Node(), before)
+		if err := leader.Kill(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		healing, done := context.WithTimeout(ctx, 5*time.Minute)
+		err = c.Heal(healing)
+		done()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+	}
+	// Three minutes are RabbitMQ's own time for what its dead-letter workers try
+	// again; what 4.3 had handed to a consumer on a dead node waits for one.
+	deadline := time.Now().Add(8 * time.Minute)
+	for l.handledCount() < n && time.Now().Before(deadline) {
+		time.Sleep(200 * time.Millisecond)
+	}
+	cancel()
+	all.Wait()
+	twice, missing := 0, 0
+	for id := range l.sent {
+		switch k := l.handled[id]; {
+		case k == 0:
+			missing++
+		case k > 1:
+			twice++
+		}
+	}
+	t.Logf("sent %d, handled %d, missing %d, twice %d", n, l.handledCount(), missing, twice)
+	if missing > 0 {
+		for _, q := range []string{"work", "work.parked", "hop.failed", "hop.failed.held", "hop.failed.quarantine", "hop.failed.parked", "hop.lost"} {
+			depth, err := c.Nodes[0].Depth(context.Background(), "/", q)
+			t.Logf("%s: %d ready (%v)", q, depth, err)
+		}
+		t.Errorf("%d of %d messages are not handled", missing, n)
+	}
+}
+
+func declareOn(t *testing.T, url string) {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err == nil {
+		_, err = ch.QueueDeclare("work", true, false, false, false, amqp.Table{
+			"x-queue-type": "quorum", "x-dead-letter-exchange": "hop.failed",
+			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(1_000_000),
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func publishTo(t *testing.T, url string, l *ledger, n int) {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var confirms []*amqp.DeferredConfirmation
+	for i := range n {
+		id := fmt.Sprint("m", i)
+		l.mu.Lock()
+		l.sent[id] = true
+		l.mu.Unlock()
+		c, err := ch.PublishWithDeferredConfirm("", "work", true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, Body: []byte(id)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		confirms = append(confirms, c)
+	}
+	for _, c := range confirms {
+		if !c.Wait() {
+			t.Fatal("a publish was not confirmed")
+		}
+	}
+}
+
+// consumeFrom is a plain worker that dials again, on the next node.
+func (l *ledger) consumeFrom(ctx context.Context, urls []string, failures int) {
+	for i := 0; ctx.Err() == nil; i++ {
+		session(ctx, urls[i%len(urls)], func(d amqp.Delivery) bool {
+			n, _ := d.Headers[attempt.HeaderCount].(int32)
+			if int(n) < failures {
+				return false
+			}
+			l.mu.Lock()
+			l.handled[d.MessageId]++
+			l.mu.Unlock()
+			return true
+		})
+		time.Sleep(time.Duration(100+rand.IntN(200)) * time.Millisecond)
+	}
+}
+
+func session(ctx context.Context, url string, succeeds func(amqp.Delivery) bool) {
+	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: 5 * time.Second, Dial: amqp.DefaultDial(5 * time.Second)})
+	if err != nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil || ch.Qos(50, 0, false) != nil {
+		return
+	}
+	deliveries, err := ch.Consume("work", "", false, false, false, false, nil)
+	if err != nil {
+		return
+	}
+	for d := range deliveries {
+		if succeeds(d) {
+			d.Ack(false) //nolint:errcheck // the next session gets it
+		} else {
+			d.Reject(false) //nolint:errcheck
+		}
+	}
+}
