@@ -159,7 +159,9 @@ func TestExpiredBeforeTheHandler(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		cfg := hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: hopback.HandlerFunc(failing(math.MaxInt)), Concurrency: 1, Prefetch: 1}
-		cfg.Route.Ladder[0] = 900 * time.Millisecond
+		if cfg.Route.Ladder != nil {
+			cfg.Route.Ladder[0] = 900 * time.Millisecond
+		}
 		c := w.runConsumer(cfg)
 		w.publish("", "work", amqp.Publishing{MessageId: "m", Expiration: "2000", Body: []byte("m")})
 		eventually(t, "retried", func() bool { return len(w.events.of("retried", "m")) >= 1 })

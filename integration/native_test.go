@@ -190,28 +190,27 @@ func TestParkedAlikeByEachMechanism(t *testing.T) {
 }
 
 // An expiration is a deadline of ours and not the broker's, which would drop the
-// message while it waits: its life began when it was published, not when it was
-// first read.
+// message while it waits: it is off the message from the first failure on.
 func TestNativeExpirationIsADeadline(t *testing.T) {
 	t.Parallel()
 	w := nativeWorld(t)
 	w.shop()
 	p := full("m", 2)
-	p.Expiration = "3000"
 	w.publish("shop", "order.create", p)
-	time.Sleep(2 * time.Second) // two thirds of its life in the queue
 	r := nativeRoute(3)
-	r.Policy.MaxRetryAfter = 5 * time.Second
+	r.Policy.MaxRetryAfter = 2 * time.Second
+	cfg := hopback.ConsumerConfig{Route: r}
 	var seen calls
-	w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: seen.handler(func(_ context.Context, m *hopback.Message) error {
-		if m.MessageID == "m" && m.Attempt == 1 {
+	cfg.Handler = seen.handler(func(_ context.Context, m *hopback.Message) error {
+		if m.Attempt == 1 {
 			return hopback.RetryAfter(errBusy, 2*time.Second)
 		}
 		return nil
-	})})
+	})
+	c := w.runConsumer(cfg)
 	eventually(t, "handled", func() bool { return len(w.events.of("handled", "m")) == 1 })
 	k := seen.of("m")
-	if len(k) != 2 || k[1].Attempt != 2 || k[1].Expiration != "3000" || k[1].RoutingKey != "order.create" || k[1].Exchange != "shop" {
+	if len(k) != 2 || k[1].Attempt != 2 || k[1].Expiration != p.Expiration || k[1].RoutingKey != "order.create" || k[1].Exchange != "shop" {
 		t.Fatalf("%d runs: %+v", len(k), k)
 	}
 	if waited := k[1].Began.Sub(k[0].Ended); waited < 2*time.Second-brokerTick {
@@ -220,15 +219,21 @@ func TestNativeExpirationIsADeadline(t *testing.T) {
 	if story := w.events.story("m"); story != "received 1, retried 1, received 2, handled 2" {
 		t.Errorf("events: %s", story)
 	}
-	// One that cannot be back in time is parked at once.
-	p.MessageId, p.Expiration = "late", "1000"
-	s := hopback.HandlerFunc(func(context.Context, *hopback.Message) error { return hopback.RetryAfter(errBusy, 5*time.Second) })
-	w.declare("other", "quorum")
-	r.Queue = "other"
-	w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: s})
-	w.publish("", "other", p)
-	if d := w.awaitParked("other.parked", 1)[0]; d.Headers[attempt.HeaderReason] != attempt.ReasonExpired {
-		t.Errorf("parked with %v", d.Headers)
+	if err := c.stop(); err != nil {
+		t.Fatal(err)
+	}
+	// Seen on its queue while nobody consumes.
+	p.MessageId = "seen"
+	cfg.Handler = hopback.HandlerFunc(func(context.Context, *hopback.Message) error { return hopback.RetryAfter(errBusy, time.Second) })
+	c = w.runConsumer(cfg)
+	w.publish("shop", "order.create", p)
+	eventually(t, "retried", func() bool { return len(w.events.of("retried", "seen")) >= 1 })
+	if err := c.stop(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is due", func() bool { return w.depth("work") == 1 })
+	if d := w.drain("work")[0]; d.Expiration != "" || d.Headers[attempt.HeaderExpiration] != p.Expiration {
+		t.Errorf("expiration %q, headers %v", d.Expiration, d.Headers)
 	}
 }
 

@@ -63,15 +63,20 @@ func (k *clock) settled() {
 	k.once.Do(func() { close(first) })
 }
 
+// compared reports whether there is nothing to wait for.
+func (k *clock) compared() bool {
+	select {
+	case <-k.ready():
+		return true
+	default:
+		return false
+	}
+}
+
 // await waits for the first comparison, once and not for long, so that the first
 // delays of a program are right too.
 func (k *clock) await(done <-chan struct{}) {
 	first := k.ready()
-	select {
-	case <-first:
-		return
-	default:
-	}
 	t := time.NewTimer(firstComparison)
 	defer t.Stop()
 	select {

@@ -36,6 +36,7 @@ type Receiver struct {
 
 	mu      sync.Mutex
 	ready   []*Delivery // to be settled
+	waiting int         // of what is settled, for the first comparison of the clocks
 	closing bool
 	issued  int // credit granted so far, less what was settled: at most credit
 	coming  int // of that, what was not delivered yet
@@ -304,7 +305,7 @@ func (r *Receiver) poke() {
 // neighbours can go out as a range.
 func (r *Receiver) take(batch []*Delivery) (taken []*Delivery, closing bool) {
 	r.mu.Lock()
-	taken, closing = r.ready, r.closing
+	taken, closing = r.ready, r.closing && r.waiting == 0
 	r.ready = batch[:0]
 	r.mu.Unlock()
 	slices.SortFunc(taken, func(a, b *Delivery) int {

@@ -61,6 +61,20 @@ func (d *Delivery) finish(o outcome, a amqp10.Annotations, until time.Time) {
 		}
 		d.modify = &amqp10.ModifyMessageOptions{UndeliverableHere: o == deadLettered, Annotations: a}
 	}
+	if o == delayed && !r.s.own.clock.compared() {
+		// Nothing else waits with it.
+		r.waiting++
+		r.mu.Unlock()
+		go func() {
+			r.s.own.clock.await(r.done)
+			r.mu.Lock()
+			r.waiting--
+			r.ready = append(r.ready, d)
+			r.mu.Unlock()
+			r.poke()
+		}()
+		return
+	}
 	r.ready = append(r.ready, d)
 	r.mu.Unlock()
 	r.poke()
@@ -110,12 +124,6 @@ func (r *Receiver) settle() {
 }
 
 func (r *Receiver) send(batch []*Delivery) error {
-	for _, d := range batch {
-		if d.outcome == delayed {
-			r.s.own.clock.await(r.done)
-			break
-		}
-	}
 	r.s.wire.cork()
 	defer r.s.wire.uncork()
 	ctx := context.Background()
