@@ -121,6 +121,30 @@ func TestRouterQuarantine(t *testing.T) {
 	}
 }
 
+// What can be read and not be written again, since its headers leave no room for
+// ours, does not stay in the router's hands for ever.
+func TestRouterCannotWrite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.attached("work", "quorum")
+	cfg := w.routerConfig(routedRoute("work", 2))
+	cfg.Prefetch = 3
+	r := w.runRouter(cfg)
+	w.work("work", rejectUntil(1))
+	const n = 5 // more than it may have in hand
+	for range n {
+		w.publish("hop.failed", "k", amqp.Publishing{DeliveryMode: 2, Headers: amqp.Table{
+			"x-retry-queue": "work", "large": strings.Repeat("x", 128<<10-200),
+		}})
+	}
+	w.send("work", "m")
+	eventually(t, "they are in the quarantine", func() bool { return w.depth(router.Quarantine("")) == n })
+	eventually(t, "another one goes its way", func() bool { return len(r.events.of("retried", "m")) == 1 })
+	if got := r.events.of("retried"); len(got) != 1 {
+		t.Errorf("%d retries, want the one that can be written", len(got))
+	}
+}
+
 // A parking queue that refuses stops its own route and no other, and nothing is
 // lost: what it refused comes back from aside when it takes messages again.
 func TestRouterFullParkingQueue(t *testing.T) {

@@ -266,6 +266,10 @@ func (h *handoff) sent(err error) {
 		h.finish() // the broker delivers it again
 		return
 	}
+	if errors.Is(err, link.ErrEncode) && (h.aside || h.record.Reason != "") {
+		go h.quarantine(err) // it writes, and this goroutine reads the confirms of all
+		return
+	}
 	h.tries++
 	if !h.stuck {
 		h.stuck = true
@@ -325,6 +329,17 @@ func (h *handoff) again(err error) {
 		h.request.Avoid = ""
 	}
 	h.send()
+}
+
+// quarantine is for what can be read and not be written again, since its headers
+// leave no room in the frame for our own: the broker moves it, which takes no
+// publish.
+func (h *handoff) quarantine(err error) {
+	h.r.log.Error("a message cannot be parked, since its headers leave no room for a reason; it is moved to the quarantine",
+		"queue", h.origin.queue, "message_id", h.source.MessageId, "quarantine", h.r.names.quarantine(), "error", err)
+	h.sub.Reject(h.tag)
+	h.r.observeMore(func(o Observer) { o.HandedOff(HandedOff{Queue: h.to.queue, Took: time.Since(h.began)}) })
+	h.finish()
 }
 
 // share is how much of the prefetch the stuck messages of one queue may hold.

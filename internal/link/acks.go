@@ -22,6 +22,7 @@ type Acks struct {
 
 	mu      sync.Mutex
 	ready   []uint64
+	skipped []uint64 // settled in another way
 	closing bool
 
 	// Of the goroutine alone. What is kept is the gaps and not the rest, since
@@ -54,6 +55,15 @@ func (a *Acks) Ack(tag uint64) {
 	a.poke()
 }
 
+// Skip says that a delivery was settled in another way. Each tag is given once, to
+// Ack or to Skip.
+func (a *Acks) Skip(tag uint64) {
+	a.mu.Lock()
+	a.skipped = append(a.skipped, tag)
+	a.mu.Unlock()
+	a.poke()
+}
+
 // Close sends what is ready and returns when it is written.
 func (a *Acks) Close() {
 	a.mu.Lock()
@@ -81,8 +91,11 @@ func (a *Acks) run() {
 		}
 		a.mu.Lock()
 		batch, a.ready = a.ready, batch[:0]
+		skipped := a.skipped
+		a.skipped = nil
 		closing := a.closing
 		a.mu.Unlock()
+		a.note(skipped)
 		if a.send(batch) != nil || closing {
 			return
 		}
@@ -93,22 +106,8 @@ func (a *Acks) run() {
 // frame, and the rest one by one: they must not wait for a slow handler in
 // front of them.
 func (a *Acks) send(batch []uint64) error {
-	slices.Sort(batch)
+	a.note(batch)
 	run := uint64(0) // the last tag of the run that is in this batch
-	for _, tag := range batch {
-		delete(a.open, tag)
-		for ; a.high < tag; a.high++ {
-			if between := a.high + 1; between < tag {
-				a.open[between] = struct{}{}
-			}
-		}
-	}
-	for a.low < a.high {
-		if _, ok := a.open[a.low+1]; ok {
-			break
-		}
-		a.low++
-	}
 	for _, tag := range batch {
 		if tag <= a.low {
 			// A tag that went out before must not be named again: the broker
@@ -129,4 +128,23 @@ func (a *Acks) send(batch []uint64) error {
 		}
 	}
 	return nil
+}
+
+// note takes tags, which it sorts, for done.
+func (a *Acks) note(tags []uint64) {
+	slices.Sort(tags)
+	for _, tag := range tags {
+		delete(a.open, tag)
+		for ; a.high < tag; a.high++ {
+			if between := a.high + 1; between < tag {
+				a.open[between] = struct{}{}
+			}
+		}
+	}
+	for a.low < a.high {
+		if _, ok := a.open[a.low+1]; ok {
+			break
+		}
+		a.low++
+	}
 }

@@ -205,6 +205,32 @@ func TestAcksPassASlowHead(t *testing.T) {
 	b.check(t, append(rest, 1))
 }
 
+// A tag that was settled in another way is never named, and holds no run up.
+func TestAcksSkip(t *testing.T) {
+	noLeaks(t)
+	b := newLedgerBroker(6)
+	a := newAcks(b.ack, make(chan struct{}))
+	settle := func(tag uint64) { // as a rejection does
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.open, tag)
+	}
+	for _, tag := range []uint64{3, 6} {
+		settle(tag)
+		a.Skip(tag)
+	}
+	for _, tag := range []uint64{1, 2, 4, 5} {
+		b.finish(tag)
+		a.Ack(tag)
+	}
+	waitFor(t, "all are acknowledged", func() bool { return b.ackedCount() == 4 })
+	a.Close()
+	b.check(t, []uint64{1, 2, 4, 5})
+	if a.low != 6 || len(a.open) != 0 {
+		t.Errorf("%d are open above %d, want none above 6", len(a.open), a.low)
+	}
+}
+
 // What is ready together goes out together: a run costs one frame however long
 // it is, and what is behind a gap one frame each.
 func TestAcksMergeRuns(t *testing.T) {

@@ -138,6 +138,14 @@ func (s *Subscription) Ack(tag uint64) {
 	}
 }
 
+// Reject lets the broker dead-letter a delivery, unless that would reach nobody any
+// more. It writes to the socket before it returns.
+func (s *Subscription) Reject(tag uint64) {
+	if s.Live() && s.ch.Reject(tag, false) == nil {
+		s.acks.Skip(tag)
+	}
+}
+
 // HeaderLimit is the most bytes that properties and headers of a successor may
 // take: 8 KiB below the frame, since the broker adds headers of its own when it
 // dead-letters, and one that outgrows the frame can be read by no consumer.
