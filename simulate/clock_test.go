@@ -11,7 +11,7 @@ import (
 // which it went in where that is the same; with jumps over all four rings.
 func TestClockIsASort(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	for round := range 200 {
+	for round := range 60 {
 		st := newStore()
 		c := newClock(st)
 		reach := uint32(1) << (1 + rng.UintN(26))

@@ -210,12 +210,6 @@ func (s *server) now(t uint32) *spell {
 	return nil
 }
 
-// isDown reports whether every call of this moment fails.
-func (s *server) isDown(t uint32) bool {
-	sp := s.now(t)
-	return sp != nil && sp.share == 0 && !sp.ramp
-}
-
 // call begins a call and says how it will end, and after how many ms.
 func (s *server) call(t uint32, poison bool) (outcome, uint32) {
 	share, errors, latency := 1.0, s.errors, s.latency

@@ -73,7 +73,7 @@ func anyContender(rng *rand.Rand) Contender {
 // its handlers; and nobody is idle while there is work for them.
 func TestNothingIsLostAtAnyTime(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
-	for round := range 120 {
+	for round := range 60 {
 		s := anyScenario(rng).WithDefaults()
 		c := anyContender(rng)
 		e := newEngine(s, c)
