@@ -17,6 +17,7 @@ import (
 // demoCommand is `hopback demo`.
 func demoCommand() *cobra.Command {
 	o := demo.DefaultOptions()
+	var keep bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the whole of Hopback in half a minute, on a private broker",
@@ -26,7 +27,8 @@ goes down, and come back while it recovers with room for few; other orders
 cannot be decoded, break a rule, or fail for ever. The bars are the retries per
 second. Then a table accounts for every message.
 
-The broker is stopped and its data is removed at the end, after Ctrl-C too. No
+The broker is stopped and its data is removed at the end, after Ctrl-C too; with
+--keep it runs on until Ctrl-C, so that the parked messages can be looked at. No
 other broker is touched.
 
 Exit status: 0 if sent = handled + parked, nothing is lost or left waiting, and
@@ -47,31 +49,55 @@ terminal the bars go to standard error meanwhile.`,
   hopback demo --output json | jq .total`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if asJSON(cmd) {
+			switch {
+			case asJSON(cmd) && keep:
+				return errors.New("--keep cannot work with --output json: leave one of them out")
+			case asJSON(cmd):
 				return runDemoJSON(cmd, o)
 			}
-			return runDemo(cmd.Context(), o, cmd.OutOrStdout())
+			return runDemo(cmd.Context(), o, keep, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.Messages, "messages", o.Messages, "how many fail together on each side, 10 to 1000")
 	f.DurationVar(&o.Outage, "outage", o.Outage, "how long the payment service is down, 1s to 30s")
 	f.StringVar(&o.Version, "version", "", "the RabbitMQ to start, such as 4.3, where several are installed")
+	f.BoolVar(&keep, "keep", false, "keep the broker until Ctrl-C, to look at what was parked")
 	f.Uint64Var(&o.Seed, "seed", o.Seed, "of the load: same seed, same orders")
 	return cmd
 }
 
+// keepText says what to do with a broker that is kept.
+const keepText = `
+ The broker runs on until Ctrl-C. In another terminal:
+
+   export HOPBACK_BROKER_URL=%s
+   hopback parked list %s
+
+ docs/parking.md says what else there is to do.
+`
+
 // runDemo shows the story and the table.
-func runDemo(ctx context.Context, o demo.Options, out io.Writer) error {
+func runDemo(ctx context.Context, o demo.Options, keep bool, out io.Writer) error {
 	s := screen(out)
 	o.View = demo.NewView(s)
 	defer o.View.Close()
+	kept := false
+	if keep {
+		o.Keep = func(url string, res *demo.Result) {
+			kept = res.WriteTable(out, s.Colour) == nil
+			fmt.Fprintf(out, keepText, url, res.Routes[1].Queue)
+			<-ctx.Done()
+		}
+	}
 	res, err := demo.Run(ctx, o)
 	switch {
 	case errors.Is(err, demo.ErrInterrupted):
 		return interruptedDemo(res)
 	case res == nil || res.Total.Sent == 0:
 		return err
+	case kept:
+		return errors.Join(err, res.Err())
 	}
 	if werr := res.WriteTable(out, s.Colour); werr != nil {
 		return errors.Join(err, fmt.Errorf("write the table: %w", werr))

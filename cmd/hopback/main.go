@@ -42,6 +42,7 @@ func commands() []*cobra.Command {
 		verifyCommand(),
 		exportCommand(),
 		serveCommand(),
+		parkedCommand(),
 		lostCommand(),
 		doctorCommand(),
 		versionCommand(),

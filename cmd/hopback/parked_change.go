@@ -215,9 +215,9 @@ func parkedMoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move QUEUE TO",
 		Short: "Move parked messages to another queue, as they are",
-		Long: `Moves messages to another queue, where they rest with their history, reason and error.
-To have them handled again, use "hopback parked replay". Each leaves its queue only
-when the broker has confirmed it in the other.
+		Long: `Moves messages to another queue, where they rest with their history, reason and
+error. To have them handled again, use "hopback parked replay". Each leaves its
+queue only when the broker has confirmed it in the other.
 
 Exit status: 0 moved; 2 some stay, or declined; 1 an error; 130 after Ctrl-C.
 
@@ -257,10 +257,11 @@ it handled again, replay it.
 
 With --body FILE the body is taken from a file, and no editor is opened.
 
-Exit status: 0 replaced, or nothing was changed; 2 declined; 1 an error, or the message
-is not any more what it was.
+Exit status: 0 replaced, or nothing was changed; 2 declined; 1 an error, or the
+message is not any more what it was.
 
-With --output json one object goes to standard output: id, parked_in, changed, export.`,
+With --output json one object goes to standard output: id, parked_in, changed,
+export.`,
 		Example: `  hopback parked edit orders 7f3a91c2
   hopback parked edit orders 7f3a91c2 --body mended.json --yes`,
 		Args: cobra.RangeArgs(1, 2),

@@ -77,8 +77,8 @@ func parkedImportCommand() *cobra.Command {
 		Short: "Publish the messages of an export",
 		Long: `Publishes the messages of an export to the queue that each was exported from, or to
 the one that --to names, mandatory and confirmed. They are those that were exported;
-only what would act on the way (CC, BCC, expiration, user-id) is kept under x-retry-*.
-A message that cannot be published does not stop the others.
+only what would act on the way (CC, BCC, expiration, user-id) is kept under
+x-retry-*. A message that cannot be published does not stop the others.
 
 Exit status: 0 all imported; 2 some failed; 1 an error; 130 after Ctrl-C.
 
@@ -177,9 +177,9 @@ func parkedTailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail [QUEUE]",
 		Short: "Follow what is parked from now on",
-		Long: `Shows messages as they are parked, until Ctrl-C. For a work queue of the file it gets
-copies from Hopback's own exchange, and does not touch the parking queue. Any other
-queue it looks into, every --every.
+		Long: `Shows messages as they are parked, until Ctrl-C. For a work queue of the file it
+gets copies from Hopback's own exchange, and does not touch the parking queue. Any
+other queue it looks into, every --every.
 
 Exit status: 0 after Ctrl-C, or after --count messages; 1 an error.
 

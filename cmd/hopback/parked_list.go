@@ -229,15 +229,15 @@ func parkedShowCommand() *cobra.Command {
 		Use:   "show [QUEUE] ID",
 		Short: "Show a parked message with everything that is known of it",
 		Long: `Shows properties and headers with their AMQP types, the retry history as a timeline,
-and the body as JSON, as text, or in hex. ID is the one that "parked list" shows; its
-first characters do. Without QUEUE it is looked for in the parking queues of all
+and the body as JSON, as text, or in hex. ID is the one that "parked list" shows;
+its first characters do. Without QUEUE it is looked for in the parking queues of all
 routes.
 
 Exit status: 0 shown; 1 an error, or there is no such message.
 
-With --output json one object goes to standard output: the fields of parked list, and
-history (n, at, delay_ms, error, consumer; n is 0 for a replay) and message (properties,
-headers and body with their types, in the form of parked export).`,
+With --output json one object goes to standard output: the fields of parked list,
+and history (n, at, delay_ms, error, consumer; n is 0 for a replay) and message
+(properties, headers and body with their types, in the form of parked export).`,
 		Example: `  hopback parked show orders 7f3a
   hopback parked show 7f3a91c2 --raw body.bin`,
 		Args: cobra.RangeArgs(1, 2),

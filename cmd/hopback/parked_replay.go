@@ -34,10 +34,11 @@ func parkedReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay [QUEUE]",
 		Short: "Send parked messages back to the queue that they failed in",
-		Long: `Sends messages back: one (--id), those that the other flags pick, or all; each to the
-queue that it failed in and to no other. A message leaves the parking queue only when
-the broker has confirmed it there. What is sent is fixed when the command begins:
-what is parked later, or comes back, is not sent again. What stays keeps its order.
+		Long: `Sends messages back: one (--id), those that the other flags pick, or all; each to
+the queue that it failed in and to no other. A message leaves the parking queue only
+when the broker has confirmed it there. What is sent is fixed when the command
+begins: what is parked later, or comes back, is not sent again. What stays keeps its
+order.
 
 The counter starts anew (but for --keep-count); the history stays and gains a line.
 
@@ -55,10 +56,10 @@ those that wait.
 Exit status: 0 all that were picked were sent; 2 some stay, or it was stopped, or
 declined; 1 an error; 130 after Ctrl-C.
 
-With --output json one array goes to standard output, with an object for each parking
-queue: parked_in, started, dry_run, total, picked (where it was counted before),
-replayed, not_picked, homeless, failed, queues, missing, stopped, groups (with
---dry-run), and outcome (parked_again, waiting_at_most, handled_at_least).`,
+With --output json one array goes to standard output, with an object for each
+parking queue: parked_in, started, dry_run, total, picked (where it was counted
+before), replayed, not_picked, homeless, failed, queues, missing, stopped, groups
+(with --dry-run), and outcome (parked_again, waiting_at_most, handled_at_least).`,
 		Example: `  hopback parked replay orders --dry-run
   hopback parked replay orders --id 7f3a91c2
   hopback parked replay orders --fingerprint 5b1d0c3e --ramp 10s --stop-on-failure-ratio 0.2

@@ -66,7 +66,7 @@ type Options struct {
 // only one that asks for no limit at all is held to 2000 there.
 const (
 	lookChunk  = 65535
-	lookBudget = 128 << 20 // bytes that may be on their way, for a caller that is slow
+	lookBudget = 48 << 20 // bytes that may be on their way, for a caller that is slow
 	maxChunk   = 2000
 	budget     = 32 << 20 // bytes of a chunk, which is in memory as a whole
 	firstChunk = 64       // while nobody knows how large the messages are
@@ -177,7 +177,9 @@ func (r *Reader) Next(ctx context.Context) (it Item, ok bool, err error) {
 		}
 	}
 	it = Item{&c.ready[0], c, c.handed}
-	c.ready = c.ready[1:]
+	if c.ready = c.ready[1:]; len(c.ready) == 0 {
+		c.ready = nil // else the slice would keep the messages that it has held
+	}
 	c.handed++
 	r.fresh = r.fresh || !it.Redelivered
 	return it, true, nil
@@ -217,11 +219,13 @@ func (r *Reader) begin(ctx context.Context) error {
 }
 
 const (
-	// silence is how long no message may come before the reader asks whether there
-	// still is one.
+	// silence is how long no message may come before the reader asks whether
+	// somebody else may have it.
 	silence = time.Second
-	// patience is how long it waits for a message that is counted and does not
-	// come.
+	// patience is how long it waits for a message that it asked for and that does
+	// not come. A broker that reads from its disk, on a machine that has much to do,
+	// is silent for seconds; and a consumer that is cancelled meanwhile gives back in
+	// disorder.
 	patience = 30 * time.Second
 )
 
@@ -261,14 +265,21 @@ func (r *Reader) receive(ctx context.Context, c *chunk, n int) error {
 			take(d)
 			began, empty = time.Now(), 0
 		case <-timer.C:
-			left, err := Count(ctx, r.counting, r.queue)
+			left, err := inspect(ctx, r.counting, r.queue)
 			if err != nil {
 				return err
 			}
-			if left == 0 {
+			// What others have taken, nobody can tell from what is on its way; but only
+			// where there are others. (A quorum queue counts a cancelled consumer as long
+			// as it holds something, a classic queue does not.)
+			ours := len(r.chunks)
+			if r.o.Classic {
+				ours = 1
+			}
+			if left.Messages == 0 && (r.consumers > 0 || left.Consumers > ours) {
 				empty++
 			}
-			if empty == 2 || time.Since(began) > patience {
+			if empty == 3 || time.Since(began) > patience {
 				r.total = r.fetched
 				return r.finish(ctx, c)
 			}

@@ -40,6 +40,11 @@ type Options struct {
 
 	// View is shown what happens. nil means nobody looks.
 	View View
+
+	// Keep, where set, is called at the end of a story that was told in full, while
+	// the broker still runs, with the broker's URL. The broker is stopped when it
+	// returns.
+	Keep func(url string, res *Result)
 }
 
 // DefaultOptions are those of the story that docs/demo.md tells.
@@ -158,6 +163,10 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 		if log := s.log.String(); log != "" {
 			err = fmt.Errorf("%w\nthe library's log ends with:\n%s", err, log)
 		}
+	}
+	if err == nil && o.Keep != nil {
+		o.View.Close()
+		o.Keep(broker.URL(), res)
 	}
 	return res, err
 }

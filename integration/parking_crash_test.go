@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/parking"
+	"github.com/hopback/hopback/topology"
+)
+
+// parkingURL makes this binary the process that TestReplayKilled kills: a replay
+// that was started at parkingStarted.
+const (
+	parkingURL     = "HOPBACK_PARKING_CHILD"
+	parkingStarted = "HOPBACK_PARKING_STARTED"
+)
+
+func init() {
+	if url := os.Getenv(parkingURL); url != "" {
+		if err := childReplay(url); err != nil {
+			fmt.Fprintln(os.Stderr, "the child ended:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+func childReplay(url string) error {
+	started, err := time.Parse(time.RFC3339Nano, os.Getenv(parkingStarted))
+	if err != nil {
+		return err
+	}
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	q, err := parking.Open(context.Background(), conn, "work.parked", parking.Options{Force: true})
+	if err != nil {
+		return err
+	}
+	_, err = q.Replay(context.Background(), parking.Replay{Filter: parking.Filter{ErrorType: "TimeoutError"}, Resume: started})
+	return err
+}
+
+// setUp declares what a route for the queue work needs.
+func (w *world) setUp() {
+	w.t.Helper()
+	top, err := hopback.Topology("hop", hopback.Route{
+		Queue: "work", Mechanism: hopback.Ladder, Ladder: []time.Duration{time.Second}, Declare: &hopback.Declare{},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	conn, err := amqp.Dial(w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := topology.Apply(w.t.Context(), conn, top); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// parkMany parks messages 0 to n-1 of the queue work, each with an ID of its own.
+func (w *world) parkMany(n int, what func(i int) (errorType, text string), body []byte) {
+	w.t.Helper()
+	at := time.Now().Add(-time.Hour)
+	for from := 0; from < n; from += 500 {
+		var msgs []amqp.Publishing
+		for i := from; i < min(from+500, n); i++ {
+			kind, text := what(i)
+			r := attempt.Record{Queue: "work", ID: hex.EncodeToString(fmt.Appendf(nil, "%016d", i)), Exchange: "shop", RoutingKey: "order.create"}
+			f := attempt.Failure{At: at, Error: text, ErrorType: kind, Consumer: "worker-1"}
+			p := amqp.Publishing{MessageId: fmt.Sprint(i), Body: body}
+			msgs = append(msgs, r.Park(f, attempt.ReasonExhausted).Successor(&p, 0))
+		}
+		w.publish("hop.error", "work", msgs...)
+	}
+	eventually(w.t, "all are parked", func() bool { return w.depth("work.parked") == n })
+}
+
+// A replay that is killed loses no message, wherever it was, and what goes on
+// where it stopped sends the rest, each with the ID that it had.
+func TestReplayKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.setUp()
+	const n = 6000
+	w.parkMany(n, func(i int) (string, string) {
+		if i%3 == 2 {
+			return "NotFound", fmt.Sprintf("no customer %d", i)
+		}
+		return "TimeoutError", "timeout"
+	}, []byte("x"))
+	started := time.Now().UTC().Truncate(time.Millisecond)
+	copies := map[string]int{}
+	drain := func() {
+		for _, d := range w.drain("work") {
+			if id, _ := d.Headers[attempt.HeaderID].(string); id != hex.EncodeToString(fmt.Appendf(nil, "%016s", d.MessageId)) {
+				t.Errorf("message %s has the ID %s", d.MessageId, id)
+			}
+			copies[d.MessageId]++
+		}
+	}
+	kills, ended := 0, false
+	for deadline := time.Now().Add(2 * patience); !ended; {
+		if time.Now().After(deadline) {
+			t.Fatal("the replay does not end")
+		}
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), parkingURL+"="+w.url, parkingStarted+"="+started.Format(time.RFC3339Nano))
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- child.Wait() }()
+		before := w.depth("work")
+		// Somewhere within the work: after the first messages have come.
+		for kill := before + 1 + rand.IntN(700); kills < 5; {
+			if w.depth("work") >= kill {
+				_ = child.Process.Kill()
+				kills++
+				break
+			}
+			select {
+			case err := <-done:
+				done <- err
+				kill = 0
+			case <-time.After(time.Millisecond):
+			}
+		}
+		ended = <-done == nil
+		drain()
+	}
+	drain()
+	twice := 0
+	for i := range n {
+		c := copies[fmt.Sprint(i)]
+		switch {
+		case i%3 == 2 && c != 0:
+			t.Errorf("message %d was not to be replayed", i)
+		case i%3 != 2 && c == 0:
+			t.Errorf("message %d is missing", i)
+		case c > 1:
+			twice += c - 1
+		}
+	}
+	// What was on its way at a kill, and what was confirmed and not yet taken out.
+	if most := kills * 2 * 128; twice > most {
+		t.Errorf("%d came twice in %d kills, want at most %d", twice, kills, most)
+	}
+	t.Logf("%d kills, %d came twice", kills, twice)
+	eventually(t, "the others are back", func() bool { return w.depth("work.parked") == n/3 })
+	seen := map[string]bool{}
+	for _, d := range w.drain("work.parked") {
+		seen[d.MessageId] = true
+	}
+	if len(seen) != n/3 {
+		t.Errorf("%d messages stayed, want %d", len(seen), n/3)
+	}
+}
