@@ -38,8 +38,8 @@ func TestInterrupted(t *testing.T) {
 	if second.Sent != 0 || second.Complete || second.Contender.Name != "none" {
 		t.Errorf("the second had begun: %d sent", second.Sent)
 	}
-	if v := report.Verdict(); len(v) == 0 {
-		t.Error("no verdict")
+	if v := report.Verdict(); len(v) != 2 || report.Ranking()[0].Contender.Name != "full" {
+		t.Errorf("verdict %q", v)
 	}
 }
 

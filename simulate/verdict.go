@@ -33,6 +33,7 @@ func (r *Report) Ranking() []*Result {
 
 func compare(a, b *Result) int {
 	return cmp.Or(
+		cmp.Compare(boolean(a.Sent == 0), boolean(b.Sent == 0)), // interrupted before it began
 		cmp.Compare(a.ParkedNeedlessly+a.Waiting, b.ParkedNeedlessly+b.Waiting),
 		cmp.Compare(bucket(max(a.Peak, calm), 1.25), bucket(max(b.Peak, calm), 1.25)),
 		cmp.Compare(slowness(a), slowness(b)),
