@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/hopback/hopback/attempt"
 	"github.com/hopback/hopback/internal/link"
 	"github.com/hopback/hopback/internal/native"
 )
@@ -45,14 +46,20 @@ func (t *receiver) deliveries() (<-chan amqp.Delivery, <-chan *native.Delivery) 
 	return nil, t.Deliveries()
 }
 
-// fromReceiver takes a message as redelivered that came back without having been
-// settled, as the flag means over AMQP 0-9-1. The broker's own flag also means one
-// that was delayed.
 func fromReceiver(d *native.Delivery) delivery {
-	return delivery{
-		msg: d.Msg, exchange: d.Exchange, routingKey: d.RoutingKey, native: d,
-		redelivered: d.Redelivered && deliveryCount(d.Msg.Headers) > 0,
+	return delivery{msg: d.Msg, exchange: d.Exchange, routingKey: d.RoutingKey, redelivered: d.Redelivered, native: d}
+}
+
+// settleFlags gives a message that came over AMQP 1.0 the flag and the headers that
+// it would have over AMQP 0-9-1. There redelivered means that it was handed out and
+// came back unsettled; here every message that was delayed has the flag, so one
+// that has failed before is taken for redelivered if the broker counts a crash.
+func settleFlags(d *delivery, rec *attempt.Record) {
+	if d.native == nil || rec.ID == "" {
+		return
 	}
+	d.redelivered = d.redelivered && deliveryCount(d.msg.Headers) > 0
+	attempt.HideTakenOff(d.msg.Headers)
 }
 
 func (t *receiver) accept(d *delivery) { d.native.Accept() }

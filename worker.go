@@ -87,9 +87,7 @@ func (c *Consumer) process(ctx context.Context, j job) {
 	rec, err := attempt.Read(&j.d.msg, attempt.Source{
 		Queue: c.cfg.Route.Queue, Exchange: j.d.exchange, RoutingKey: j.d.routingKey, At: now,
 	})
-	if j.d.native != nil && rec.ID != "" {
-		attempt.HideTakenOff(j.d.msg.Headers)
-	}
+	settleFlags(&j.d, &rec)
 	h := &handoff{c: c, sub: j.sub, source: j.d, record: rec}
 	switch crashes := deliveryCount(h.source.msg.Headers); {
 	case err != nil:

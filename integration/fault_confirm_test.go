@@ -24,6 +24,7 @@ func TestConfirmsNeverCome(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			aboutSlots(t) // a native retry has no confirm
 			eachKind(t, func(t *testing.T, w *world) {
 				gate := newGate(t, w.url)
 				client := w.newClient(func(cfg *hopback.Config) {

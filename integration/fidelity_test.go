@@ -122,7 +122,7 @@ func TestAllPropertiesSurvive(t *testing.T) {
 			if diff := cmp.Diff(want, asPublished(&last.Message), cmp.Transformer("empty", func(b []byte) string { return string(b) })); diff != "" {
 				t.Errorf("%s: replayed as another message (-sent +seen):\n%s", id, diff)
 			}
-			if last.Attempt != 1 || last.RetryID != k[1].RetryID || len(last.History()) != 0 {
+			if h := last.History(); last.Attempt != 1 || last.RetryID != k[1].RetryID || len(h) != 5 || !h[4].Replay() {
 				t.Errorf("%s: the replay begins with attempt %d, id %q (was %q), history %v", id, last.Attempt, last.RetryID, k[1].RetryID, last.History())
 			}
 		}

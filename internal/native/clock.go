@@ -38,6 +38,12 @@ func (c *Conn) Skew() (ahead, within time.Duration, known bool) {
 	return c.clock.theirs.Sub(c.clock.ours.Round(0)), c.clock.within, c.clock.known
 }
 
+// neverEarly is added to a time of delivery. The comparison knows the time of the
+// node to within half a round trip; the queue goes by another clock of the same
+// node (Erlang's, which follows the system's by small corrections), and a retry that
+// is a few ms late is no fault, where one that is early is.
+const neverEarly = 5 * time.Millisecond
+
 // ofBroker is a moment of ours in epoch ms of the broker's.
 func (k *clock) ofBroker(until, now time.Time) int64 {
 	k.mu.Lock()
@@ -45,7 +51,7 @@ func (k *clock) ofBroker(until, now time.Time) int64 {
 	if !k.known {
 		return millis(until)
 	}
-	return millis(k.theirs.Add(now.Sub(k.ours) + until.Sub(now)))
+	return millis(k.theirs.Add(now.Sub(k.ours) + until.Sub(now) + max(k.within, neverEarly)))
 }
 
 func (k *clock) ready() chan struct{} {
