@@ -268,7 +268,7 @@ func TestTwoHopsSixTimes(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls
-		r := hopback.Route{Queue: "work", Policy: quick(6)}
+		r := hopback.Route{Queue: "work", Policy: quick(6), Mechanism: crowdMechanism()}
 		r.Policy.MaxRetryAfter = 2 * time.Second
 		w.runConsumer(hopback.ConsumerConfig{
 			Route: r,

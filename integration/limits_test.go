@@ -203,7 +203,11 @@ func TestCounterOfAnyType(t *testing.T) {
 	eachKind(t, func(t *testing.T, w *world) {
 		var seen calls
 		w.runConsumer(hopback.ConsumerConfig{Route: quickRoute("work", 5), Handler: seen.handler(failing(math.MaxInt))})
-		for name, v := range counters {
+		all := maps.Clone(counters)
+		if mechanism == hopback.Native {
+			delete(all, "decimal") // ends the session, so that others come twice
+		}
+		for name, v := range all {
 			for _, whose := range []string{"ours", "foreign"} {
 				h := amqp.Table{attempt.HeaderCount: v}
 				if whose == "ours" {
@@ -212,7 +216,7 @@ func TestCounterOfAnyType(t *testing.T) {
 				w.publish("", "work", amqp.Publishing{MessageId: whose + "-" + name, Headers: h, Body: []byte("m")})
 			}
 		}
-		for _, d := range w.awaitParked("work.parked", 2*len(counters)) {
+		for _, d := range w.awaitParked("work.parked", 2*len(all)) {
 			// Three retries are behind it and two to come, so three runs.
 			var retries []int
 			for _, m := range seen.of(d.MessageId) {

@@ -46,6 +46,38 @@ func run(t *testing.T, w *world, hopback string, args ...string) (out string, to
 	return stdout.String(), took, peak
 }
 
+// readAll reads what is in a queue and leaves it there, unlike drain: that is too
+// quick for a broker with so many messages.
+func (w *world) readAll(queue string) []amqp.Delivery {
+	w.t.Helper()
+	var all []amqp.Delivery
+	for left := w.depth(queue); left > 0; {
+		n := min(left, 50_000)
+		ch := w.channel()
+		if err := ch.Qos(n, 0, false); err != nil {
+			w.t.Fatal(err)
+		}
+		deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for range n {
+			select {
+			case d, ok := <-deliveries:
+				if !ok {
+					w.t.Fatalf("%s: the channel ended after %d messages", queue, len(all))
+				}
+				d.Body = nil
+				all = append(all, d)
+			case <-time.After(patience):
+				w.t.Fatalf("%s: %d messages can be read, want %d more", queue, len(all), left)
+			}
+		}
+		left -= n
+	}
+	return all
+}
+
 func causes(i int) (string, string) {
 	switch {
 	case i%100 == 0:
@@ -76,6 +108,11 @@ func TestSoakParkingLarge(t *testing.T) {
 	if took > 30*time.Second {
 		t.Errorf("a list took %s, want at most 30 s", took)
 	}
+	// Again: now RabbitMQ reads it from its disk, and message by message (3.10).
+	if _, took, peak = run(t, w, hopback, "parked", "list", "work", "--group-by", "reason"); peak > 300<<20 {
+		t.Errorf("%d MB of memory, want at most 300", peak>>20)
+	}
+	t.Logf("the second look took %s", took)
 	out, _, peak = run(t, w, hopback, "parked", "replay", "work", "--type", "NotFound", "--yes", "--wait", "0s")
 	if !strings.Contains(out, "1,000 of 100000 messages sent back") || peak > 300<<20 {
 		t.Errorf("%d MB, got %s", peak>>20, out)
@@ -88,7 +125,7 @@ func TestSoakParkingLarge(t *testing.T) {
 		t.Errorf("%d messages went back, want 1000", got)
 	}
 	next := 0
-	for _, d := range w.drain("work.parked") {
+	for _, d := range w.readAll("work.parked") {
 		for next%100 == 0 {
 			next++
 		}
@@ -166,7 +203,7 @@ func TestSoakParkingOrder(t *testing.T) {
 					t.Errorf("%d messages after a look, want %d", got, n)
 				}
 			}
-			for i, d := range w.drain("dead") {
+			for i, d := range w.readAll("dead") {
 				if d.MessageId != fmt.Sprint(i) {
 					t.Fatalf("message %s is where %d should be", d.MessageId, i)
 				}

@@ -63,7 +63,7 @@ func TestResolveIsolatesQueuesThatRefuse(t *testing.T) {
 			got = decisions[0]
 			return got.IsolatedWhy == setting && routes[0].Isolate == (setting != "")
 		})
-		if got.Mechanism != hopback.Wheel || got.Why == "" {
+		if got.Mechanism != hopback.Wheel || got.Why == "" { // the version is not known here
 			t.Errorf("%s: %+v; want the wheel, and why", name, got)
 		}
 	}

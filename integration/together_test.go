@@ -60,7 +60,7 @@ func TestTwoConsumersOfOneQueue(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		const n = 400
-		r := hopback.Route{Queue: "work", Policy: quick(3)}
+		r := hopback.Route{Queue: "work", Policy: quick(3), Mechanism: crowdMechanism()}
 		l := newLedger()
 		handler := l.handler(hopback.HandlerFunc(func(_ context.Context, m *hopback.Message) error {
 			var number int
@@ -112,7 +112,7 @@ func TestStopLosesNothing(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, w *world) {
 		const n = 300
-		r := hopback.Route{Queue: "work", Policy: quick(3)}
+		r := hopback.Route{Queue: "work", Policy: quick(3), Mechanism: crowdMechanism()}
 		r.Policy.Base, r.Policy.Jitter = 900*time.Millisecond, hopback.Full
 		l := newLedger()
 		c := w.runConsumer(hopback.ConsumerConfig{

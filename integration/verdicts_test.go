@@ -217,7 +217,7 @@ func TestVerdicts(t *testing.T) {
 		policy.PermanentTypes = []string{"ValidationError"}
 		var seen calls
 		c := w.runConsumer(hopback.ConsumerConfig{
-			Route: hopback.Route{Queue: "work", Policy: policy},
+			Route: hopback.Route{Queue: "work", Policy: policy, Mechanism: crowdMechanism()},
 			Handler: seen.handler(func(_ context.Context, m *hopback.Message) error {
 				return cases[m.MessageID].do(m)
 			}),
