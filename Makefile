@@ -24,6 +24,10 @@ MODULES = $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/node_m
 # The race detector needs a C compiler.
 RACE := $(shell [ "$$(go env CGO_ENABLED 2>/dev/null)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
 
+# What has no other result over native: it is not the library's consumer, or names
+# its mechanism.
+NOTNATIVE := Router|RichFailure|Replay|Parking|Plugin|Linear|Capabilit|Example|Delayed
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # brokers and tests side by side are too much for two processors
 .PHONY: help demo test unit integration soak bench lint docs clean
@@ -57,6 +61,10 @@ integration: ## Tests on real brokers, each of BROKERS in turn
 		[ $$v = any ] && HOPBACK_TEST_BROKER= || HOPBACK_TEST_BROKER=$$v; export HOPBACK_TEST_BROKER; \
 		go test $(RACE) -count=1 -timeout 15m $(GOTEST) $(REAL) || failed="$$failed library($$v)"; \
 		[ ! -e integration/go.mod ] || (cd integration && go test -count=1 -timeout 20m $(GOTEST) ./...) || failed="$$failed integration($$v)"; \
+		case $$v in 4.3*) \
+			echo "== RabbitMQ $$v: the core's tests over native"; \
+			(cd integration && HOPBACK_TEST_MECHANISM=native go test -count=1 -timeout 20m -skip '$(NOTNATIVE)' $(GOTEST) .) || failed="$$failed native($$v)";; \
+		esac; \
 	done; \
 	[ -z "$$failed" ] || { echo "tests failed in: $$failed" >&2; exit 1; }
 
