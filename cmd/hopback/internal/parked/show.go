@@ -100,9 +100,15 @@ func timeline(w io.Writer, h []attempt.Entry, s Style) {
 
 func properties(d *amqp.Delivery) [][2]string {
 	list := [][2]string{
-		{"content_type", d.ContentType}, {"content_encoding", d.ContentEncoding}, {"correlation_id", d.CorrelationId},
-		{"reply_to", d.ReplyTo}, {"expiration", d.Expiration}, {"message_id", d.MessageId}, {"type", d.Type},
-		{"user_id", d.UserId}, {"app_id", d.AppId},
+		{"content_type", d.ContentType},
+		{"content_encoding", d.ContentEncoding},
+		{"correlation_id", d.CorrelationId},
+		{"reply_to", d.ReplyTo},
+		{"expiration", d.Expiration},
+		{"message_id", d.MessageId},
+		{"type", d.Type},
+		{"user_id", d.UserId},
+		{"app_id", d.AppId},
 	}
 	if d.DeliveryMode != 0 {
 		list = append(list, [2]string{"delivery_mode", map[uint8]string{1: "1, transient", 2: "2, persistent"}[d.DeliveryMode]})
