@@ -93,7 +93,7 @@ func (c Config) Validate() error {
 	}
 	if c.Unrouted != nil {
 		if err := c.Unrouted.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("Unrouted: %w", err))
+			errs = append(errs, fmt.Errorf("the policy Unrouted: %w", err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -53,7 +53,7 @@ type Router struct {
 	trouble error              // with the topology of routes
 	depths  map[string]int
 
-	refused, badAdvice, unrouted, stray sparse.Limiter
+	badAdvice, unrouted, stray sparse.Limiter
 }
 
 // ErrShutdownTimeout is returned by Run when hand-offs were not confirmed in time.
