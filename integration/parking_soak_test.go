@@ -42,7 +42,8 @@ func run(t *testing.T, w *world, hopback string, args ...string) (out string, to
 	}
 	usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	took, peak = time.Since(began), usage.Maxrss<<10
-	t.Logf("hopback %s: %s, %d MB\n%s", strings.Join(args, " "), took.Round(10*time.Millisecond), peak>>20, stdout.String())
+	t.Logf("hopback %s: %s, of which %s of its own, %d MB\n%s", strings.Join(args, " "), took.Round(10*time.Millisecond),
+		(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Round(10*time.Millisecond), peak>>20, stdout.String())
 	return stdout.String(), took, peak
 }
 

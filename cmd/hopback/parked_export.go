@@ -241,6 +241,6 @@ func printTail(cmd *cobra.Command, out io.Writer, m *parking.Message) error {
 	if m.ErrorType != "" {
 		text = m.ErrorType + ": " + text
 	}
-	_, err := fmt.Fprintf(out, "%s  %-12s %-10s %s  %s\n", clock(m.ParkedAt), firstLine(m.ID, 12), firstLine(m.Reason, 20), firstLine(m.Queue, 40), firstLine(text, 100))
+	_, err := fmt.Fprintf(out, "%s  %-12s %-10s %s  %s\n", clock(m.ParkedAt), idStart(m.ID), firstLine(m.Reason, 20), firstLine(m.Queue, 40), firstLine(text, 100))
 	return err
 }

@@ -152,6 +152,9 @@ func row(m *parking.Message) string {
 	}, "\t")
 }
 
+// idStart is as much of an ID as tells it from others, and can be given for it.
+func idStart(id string) string { return firstLine(id[:min(len(id), 12)], 12) }
+
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -218,7 +221,7 @@ func printGroups(out io.Writer, groups []parking.Group, by string, most int) {
 		if name == "" {
 			name = "(none)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", parked.Thousands(g.Count), firstLine(name, 70), g.ID, clock(g.FirstParked), clock(g.LastParked), firstLine(g.Sample.ID, 12))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", parked.Thousands(g.Count), firstLine(name, 70), g.ID, clock(g.FirstParked), clock(g.LastParked), idStart(g.Sample.ID))
 	}
 	w.print(out)
 }
