@@ -62,9 +62,10 @@ func newStory(o Options, url string) (*story, error) {
 		{Queue: queueWith, Policy: o.policy(hopback.Full)},
 	} {
 		r.Declare = &hopback.Declare{Type: "quorum"}
-		// In auto a herd of thousands a second would be rounded to whole seconds,
+		// The wheel on every version: what waits can be counted in its slots. In
+		// precision auto a herd of thousands a second would be rounded to whole seconds,
 		// and it is here to be seen spread.
-		r.Precision = hopback.PrecisionTwo
+		r.Mechanism, r.Precision = hopback.Wheel, hopback.PrecisionTwo
 		sd := &side{
 			route: r.WithDefaults(), load: newLoad(o.Messages, o.Seed),
 			payments: newDependency(max(1, o.Messages*3/10)), ledger: newLedger(),
