@@ -44,7 +44,18 @@ func marshal(v any) ([]byte, error) {
 
 // toTyped writes a value as a client receives it. What cannot be on the wire,
 // such as a Go struct, is an error.
-func toTyped(v any) (typedValue, error) {
+func toTyped(v any) (typedValue, error) { return toTypedAt(v, 0) }
+
+// maxDepth bounds how deeply values nest. JSON in JSON costs the square of it, and
+// nobody nests headers so.
+const maxDepth = 100
+
+var errDeep = fmt.Errorf("values nest more than %d deep", maxDepth)
+
+func toTypedAt(v any, depth int) (typedValue, error) {
+	if depth > maxDepth {
+		return typedValue{}, errDeep
+	}
 	hexed := func(b []byte) *string { s := hex.EncodeToString(b); return &s }
 	integer := func(name string, n int64) (typedValue, error) {
 		return typedValue{Type: name, Value: text(strconv.FormatInt(n, 10))}, nil
@@ -89,21 +100,21 @@ func toTyped(v any) (typedValue, error) {
 		list := make([]typedValue, len(v))
 		for i := range v {
 			var err error
-			if list[i], err = toTyped(v[i]); err != nil {
+			if list[i], err = toTypedAt(v[i], depth+1); err != nil {
 				return typedValue{}, err
 			}
 		}
 		b, err := marshal(list)
 		return typedValue{Type: "array", Value: b}, err
 	case amqp.Table:
-		t, err := typedTable(v)
+		t, err := typedTable(v, depth+1)
 		if err != nil {
 			return typedValue{}, err
 		}
 		b, err := marshal(t)
 		return typedValue{Type: "table", Value: b}, err
 	case map[string]any:
-		return toTyped(amqp.Table(v))
+		return toTypedAt(amqp.Table(v), depth)
 	}
 	return typedValue{}, fmt.Errorf("a value of type %T is none of AMQP's", v)
 }
@@ -121,13 +132,13 @@ func float(f float64, bits int) string {
 }
 
 // typedTable writes a table. A key that is no UTF-8 would not survive.
-func typedTable(t amqp.Table) (map[string]typedValue, error) {
+func typedTable(t amqp.Table, depth int) (map[string]typedValue, error) {
 	m := make(map[string]typedValue, len(t))
 	for k, v := range t {
 		if !utf8.ValidString(k) {
 			return nil, fmt.Errorf("the key %q is no UTF-8", k)
 		}
-		tv, err := toTyped(v)
+		tv, err := toTypedAt(v, depth)
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", k, err)
 		}
@@ -137,7 +148,12 @@ func typedTable(t amqp.Table) (map[string]typedValue, error) {
 }
 
 // value reads it back.
-func (t typedValue) value() (any, error) {
+func (t typedValue) value() (any, error) { return t.valueAt(0) }
+
+func (t typedValue) valueAt(depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, errDeep
+	}
 	fail := func(err error) (any, error) { return nil, fmt.Errorf("a value of type %q: %w", t.Type, err) }
 	digits := func() (s string, err error) { err = strict(t.Value, &s); return s, err }
 	integer := func(bits int) (int64, error) {
@@ -230,7 +246,7 @@ func (t typedValue) value() (any, error) {
 		}
 		var out []any // nil when empty, as amqp091-go reads it
 		for _, e := range list {
-			ev, err := e.value()
+			ev, err := e.valueAt(depth + 1)
 			if err != nil {
 				return nil, err
 			}
@@ -242,7 +258,7 @@ func (t typedValue) value() (any, error) {
 		if err = strict(t.Value, &fields); err != nil {
 			return fail(err)
 		}
-		return table(fields)
+		return table(fields, depth+1)
 	default:
 		return fail(errors.New("there is no such type"))
 	}
@@ -252,10 +268,10 @@ func (t typedValue) value() (any, error) {
 	return v, nil
 }
 
-func table(fields map[string]typedValue) (amqp.Table, error) {
+func table(fields map[string]typedValue, depth int) (amqp.Table, error) {
 	t := make(amqp.Table, len(fields))
 	for k, tv := range fields {
-		v, err := tv.value()
+		v, err := tv.valueAt(depth)
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", k, err)
 		}
@@ -334,7 +350,7 @@ func toExported(p *amqp.Publishing) (e exported, err error) {
 		e.Properties.Timestamp = strconv.FormatInt(q.Timestamp.Unix(), 10)
 	}
 	if len(q.Headers) > 0 {
-		if e.Headers, err = typedTable(q.Headers); err != nil {
+		if e.Headers, err = typedTable(q.Headers, 0); err != nil {
 			return e, fmt.Errorf("headers: %w", err)
 		}
 	}
@@ -376,7 +392,7 @@ func (e exported) publishing() (amqp.Publishing, error) {
 		*into = string(b)
 	}
 	if len(e.Headers) > 0 {
-		t, err := table(e.Headers)
+		t, err := table(e.Headers, 0)
 		if err != nil {
 			return p, fmt.Errorf("headers: %w", err)
 		}

@@ -167,14 +167,19 @@ func TestWhatIsNoMessage(t *testing.T) {
 		`{"headers":{"a":{"type":"int8","value":"128"}}}`, `{"headers":{"a":{"type":"int32","value":3}}}`,
 		`{"headers":{"a":{"type":"bytes"}}}`, `{"headers":{"a":{"type":"string"}}}`, `{"headers":{"a":{"type":"int23","value":"1"}}}`,
 		`{"headers":{"a":{"type":"array","value":[{"type":"x"}]}}}`, `{"headers":{"a":{"type":"table"}}}`,
+		`{"headers":{"a":` + strings.Repeat(`{"type":"array","value":[`, 200) + strings.Repeat(`]}`, 200) + `}}`,
 		`{"body":{"type":"int8","value":"1"}}`, `{"body":{"type":"bytes","hex":"0"}}`, `{"odd_properties":{"priority":"00"}}`,
 	} {
 		if p, err := Unmarshal([]byte(bad)); err == nil {
 			t.Errorf("%s: no error, but %+v", bad, p)
 		}
 	}
+	var deep any
+	for range 200 {
+		deep = []any{deep}
+	}
 	for _, p := range []amqp.Publishing{
-		{Headers: amqp.Table{"a": struct{}{}}}, {Headers: amqp.Table{"\xff": 1}}, {Headers: amqp.Table{"a": []any{amqp.Table{"b": make(chan int)}}}},
+		{Headers: amqp.Table{"a": deep}}, {Headers: amqp.Table{"a": struct{}{}}}, {Headers: amqp.Table{"\xff": 1}}, {Headers: amqp.Table{"a": []any{amqp.Table{"b": make(chan int)}}}},
 	} {
 		if _, err := Marshal(&p); err == nil {
 			t.Errorf("%v: no error", p.Headers)
