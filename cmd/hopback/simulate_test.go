@@ -12,7 +12,6 @@ import (
 func TestPicturesAreUpToDate(t *testing.T) {
 	for _, i := range illustrations {
 		t.Run(i.file, func(t *testing.T) {
-			t.Parallel()
 			file := filepath.Join(t.TempDir(), i.file)
 			cmd := &cobra.Command{}
 			cmd.SetContext(t.Context())
