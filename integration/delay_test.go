@@ -213,9 +213,9 @@ func TestHops(t *testing.T) {
 		return hopback.RetryAfter(errBusy, after)
 	})
 	for _, r := range []hopback.Route{
-		{Queue: "two", Precision: hopback.PrecisionTwo},
-		{Queue: "one", Precision: hopback.PrecisionOne},
-		{Queue: "own", Isolate: true},
+		{Mechanism: hopback.Wheel, Queue: "two", Precision: hopback.PrecisionTwo},
+		{Mechanism: hopback.Wheel, Queue: "one", Precision: hopback.PrecisionOne},
+		{Mechanism: hopback.Wheel, Queue: "own", Isolate: true},
 	} {
 		r.Policy = policy
 		w.runConsumer(hopback.ConsumerConfig{Route: r, Handler: h})
@@ -293,7 +293,7 @@ func TestSlotsAreBoundedAndRecognisable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.declare("work", "quorum")
-	r := hopback.Route{Queue: "work", Policy: hopback.Policy{
+	r := hopback.Route{Queue: "work", Mechanism: hopback.Wheel, Policy: hopback.Policy{
 		MaxRetries: 10, MaxRetryAfter: time.Second,
 		Schedule: hopback.Schedule{Base: 300 * time.Millisecond, Max: 900 * time.Millisecond, Jitter: hopback.Proportional, JitterRatio: 0.9},
 	}}
