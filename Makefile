@@ -29,7 +29,7 @@ RACE := $(shell [ "$$(go env CGO_ENABLED 2>/dev/null)" = 1 ] && command -v "$$(g
 NOTNATIVE := Router|RichFailure|Replay|Parking|Plugin|Linear|Capabilit|Example|Delayed
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL: # brokers and tests side by side are too much for two processors
+.NOTPARALLEL: # many brokers and tests side by side are too much for two processors
 .PHONY: help demo test unit integration soak bench lint docs clean
 
 help: ## Show this
@@ -61,7 +61,7 @@ integration: ## Tests on real brokers, each of BROKERS in turn
 	for v in $(BROKERS); do \
 		echo "== RabbitMQ $$v"; \
 		[ $$v = any ] && HOPBACK_TEST_BROKER= || HOPBACK_TEST_BROKER=$$v; export HOPBACK_TEST_BROKER; \
-		go test $(RACE) -count=1 -timeout 15m $(GOTEST) $(REAL) || failed="$$failed library($$v)"; \
+		go test -p 3 $(RACE) -count=1 -timeout 15m $(GOTEST) $(REAL) || failed="$$failed library($$v)"; \
 		[ ! -e integration/go.mod ] || (cd integration && go test -count=1 -timeout 20m $(GOTEST) ./...) || failed="$$failed integration($$v)"; \
 		case $$v in 4.3*) \
 			echo "== RabbitMQ $$v: the core's tests over native"; \
