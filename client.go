@@ -14,6 +14,7 @@ import (
 	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
 	"github.com/hopback/hopback/internal/native"
+	"github.com/hopback/hopback/internal/sparse"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -119,7 +120,7 @@ func (c Config) Validate() error {
 type Client struct {
 	cfg      Config
 	load     delay.Load
-	panicked sparse // observers
+	panicked sparse.Limiter // observers
 
 	mu         sync.Mutex
 	consume    *link.Conn
@@ -267,7 +268,7 @@ func (c *Client) clock() time.Time {
 func (c *Client) observe(tell func(Observer)) {
 	defer func() {
 		if r := recover(); r != nil {
-			if others, ok := c.panicked.may(); ok {
+			if others, ok := c.panicked.May(); ok {
 				c.cfg.Logger.Error("the observer panicked", "panic", r, "others", others)
 			}
 		}

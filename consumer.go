@@ -16,6 +16,7 @@ import (
 	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
 	"github.com/hopback/hopback/internal/native"
+	"github.com/hopback/hopback/internal/sparse"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -112,10 +113,10 @@ type Consumer struct {
 
 	subs     []*subscription // of the current Run, with something to settle
 	repairs  repairs
-	way      way    // from the delayed-message plugin back
-	refused  sparse // hand-offs that were not confirmed
-	unseen   sparse // messages that were parked without a handler
-	panicked sparse // handlers
+	way      way            // from the delayed-message plugin back
+	refused  sparse.Limiter // hand-offs that were not confirmed
+	unseen   sparse.Limiter // messages that were parked without a handler
+	panicked sparse.Limiter // handlers
 
 	mu     sync.Mutex
 	state  error         // nil while subscribed

@@ -208,7 +208,7 @@ func (h *handoff) park(reason string, err error) {
 	h.record = h.record.Identify(&h.source.msg).Park(f, reason)
 	event := h.event()
 	if reason == attempt.ReasonCrashLoop || reason == attempt.ReasonBadCounter {
-		if others, ok := h.c.unseen.may(); ok {
+		if others, ok := h.c.unseen.May(); ok {
 			h.c.log.Error("parked a message that no handler saw", "reason", reason,
 				"message_id", h.source.msg.MessageId, "error", err, "others", others)
 		}
@@ -250,7 +250,7 @@ func (h *handoff) sent(err error) {
 	if h.tries > 1 || errors.Is(err, link.ErrNacked) || errors.Is(err, link.ErrEncode) {
 		wait = retryPublish.Delay(h.tries, 0, random())
 	}
-	if others, ok := h.c.refused.may(); ok {
+	if others, ok := h.c.refused.May(); ok {
 		h.c.log.Warn("a hand-off was not confirmed; the message stays on its queue and is handed off again",
 			"retry", h.record.Count, "message_id", h.source.msg.MessageId, "exchange", h.exchange,
 			"try", h.tries, "next_in", wait, "error", err, "others", others)

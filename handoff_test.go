@@ -346,22 +346,3 @@ func TestToldBeforeDone(t *testing.T) {
 		t.Error("an observer that panics keeps a message in flight for ever")
 	}
 }
-
-func TestSparse(t *testing.T) {
-	var s sparse
-	logged, others := 0, 0
-	for range 1000 {
-		if n, ok := s.may(); ok {
-			logged++
-			others += n
-		}
-	}
-	s.next = time.Time{}
-	n, ok := s.may()
-	if !ok || logged+others+n != 1000 {
-		t.Errorf("%d logged, %d and %d counted, of 1000", logged, others, n)
-	}
-	if logged == 1000 {
-		t.Error("every line was logged")
-	}
-}

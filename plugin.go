@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/internal/sparse"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -25,7 +26,7 @@ type way struct {
 	err  error
 
 	warned sync.Once
-	failed sparse // checks
+	failed sparse.Limiter // checks
 }
 
 func (w *way) set(err error) {
@@ -107,7 +108,7 @@ func (c *Consumer) watchWay(s *subscription, conn topology.Connection) {
 			if err == nil || ctx.Err() != nil {
 				continue
 			}
-			if others, ok := c.way.failed.may(); ok {
+			if others, ok := c.way.failed.May(); ok {
 				c.log.Error("failed messages stay on their queue: what waits in the plugin might not come back", "error", err, "others", others)
 			}
 		}

@@ -125,7 +125,7 @@ func (c *Consumer) handle(ctx context.Context, h *handoff) {
 		if !returned { // panicked, or called Goexit: then recover gives nil
 			p := &PanicError{Value: recover(), Stack: stack()}
 			err = p
-			if others, ok := c.panicked.may(); ok {
+			if others, ok := c.panicked.May(); ok {
 				c.log.Error("the handler panicked; the message is retried like after any failure",
 					"retry", h.record.Count, "message_id", h.source.msg.MessageId,
 					"error", p.Error(), "stack", string(p.Stack), "others", others)
