@@ -12,6 +12,7 @@ import (
 	"github.com/hopback/hopback/attempt"
 	"github.com/hopback/hopback/backoff"
 	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/internal/fate"
 	"github.com/hopback/hopback/internal/link"
 )
 
@@ -44,7 +45,6 @@ func (h *handoff) event() Event {
 
 // fail decides what a failure means for the message.
 func (c *Consumer) fail(h *handoff, err error) {
-	policy := &c.cfg.Route.Policy
 	v := c.judge(err)
 	if v.kind == discard {
 		c.log.Warn("discarded a message", "retry", h.record.Count, "message_id", h.source.msg.MessageId, "error", message(err))
@@ -52,27 +52,11 @@ func (c *Consumer) fail(h *handoff, err error) {
 		return
 	}
 	now := c.client.clock()
-	switch {
-	case v.kind == park:
-		h.park(attempt.ReasonPermanent, err)
-		return
-	case v.kind != snooze && h.record.Count >= policy.retries():
-		h.park(attempt.ReasonExhausted, err)
-		return
-	}
-	h.request = c.request(v, h.record)
-	due, first := now.Add(h.request.Delay), h.record.FirstFailedAt
-	if first.IsZero() {
-		first = now
-	}
-	if policy.MaxAge != Unlimited && due.Sub(first) > policy.MaxAge {
-		h.park(attempt.ReasonExpired, err)
-		return
-	}
-	if h.record.Expired(due) {
-		// It could not be handled in time any more: the person who looks into
-		// the parking queue may as well know now.
-		h.park(attempt.ReasonExpired, err)
+	chosen := v.kind == retryAfter || v.kind == snooze
+	ask := fate.Ask{Park: v.kind == park, Chosen: chosen, After: v.after, Free: v.kind == snooze}
+	var reason string
+	if h.request, reason = c.cfg.Route.Policy.limits().Decide(ask, h.record, now, random); reason != "" {
+		h.park(reason, err)
 		return
 	}
 	h.retry(v, err, now)
@@ -87,19 +71,6 @@ func (c *Consumer) judge(err error) (v verdict) {
 		}
 	}()
 	return judge(err, &c.cfg.Route.Policy)
-}
-
-// request is the delay that a verdict asks of the mechanism.
-func (c *Consumer) request(v verdict, rec attempt.Record) delay.Request {
-	policy := &c.cfg.Route.Policy
-	r := delay.Request{Random: random(), Min: policy.MinDelay, Max: policy.Max}
-	if v.kind == retryAfter || v.kind == snooze {
-		r.Delay, r.Exact = min(max(v.after, policy.MinDelay), policy.MaxRetryAfter), true
-		return r
-	}
-	r.Delay = policy.Delay(int64(rec.Count)+1, rec.Delay, random())
-	r.Exact = policy.Jitter == backoff.None
-	return r
 }
 
 // retry sends the message into a slot.

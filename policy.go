@@ -7,6 +7,7 @@ import (
 
 	"github.com/hopback/hopback/backoff"
 	"github.com/hopback/hopback/delay"
+	"github.com/hopback/hopback/internal/fate"
 )
 
 // Schedule says how long each retry waits; see package backoff.
@@ -119,6 +120,11 @@ func (p Policy) validate(longest time.Duration, why string) error {
 
 // retries is MaxRetries with NoRetries read as 0.
 func (p Policy) retries() int32 { return int32(max(p.MaxRetries, 0)) }
+
+// limits are what decides about a failure.
+func (p Policy) limits() fate.Limits {
+	return fate.Limits{Schedule: p.Schedule, MaxRetries: p.retries(), MaxAge: p.MaxAge, MaxRetryAfter: p.MaxRetryAfter}
+}
 
 // longest is the longest delay that the policy can ask for.
 func (p Policy) longest() time.Duration { return max(p.Max, p.MaxRetryAfter) }
