@@ -96,7 +96,10 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 		o.Retried(Retried{Event: before, Reason: reason, Delay: h.record.Delay, Err: err, Took: h.took})
 	}
 	if h.sub.isNative() && h.source.msg.Expiration == "" {
-		h.delay(now.Add(h.record.Delay))
+		if h.delay(now.Add(h.record.Delay)) != nil {
+			h.record = unfailed
+			h.park(attempt.ReasonTooLarge, err)
+		}
 		return
 	}
 	h.address(hold)
@@ -110,22 +113,23 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 }
 
 // delay leaves the message on its own queue, which holds it until it is due: the
-// one settlement takes the place of publish, confirm and acknowledgement.
-func (h *handoff) delay(until time.Time) {
+// one settlement takes the place of publish, confirm and acknowledgement. After an
+// error the message is unsettled, and the caller parks it.
+func (h *handoff) delay(until time.Time) error {
 	if !h.sub.live() {
 		h.drop() // the broker delivers it again
-		return
+		return nil
 	}
 	headers := h.record.Annotations(&h.source.msg, h.sub.headerLimit())
 	if err := h.sub.delay(&h.source, until, headers); err != nil {
 		h.c.log.Error("a message cannot be delayed", "message_id", h.source.msg.MessageId, "error", err)
-		h.park(attempt.ReasonTooLarge, err)
-		return
+		return err
 	}
 	if h.told != nil {
 		h.c.client.observe(h.told)
 	}
 	h.sub.finish()
+	return nil
 }
 
 // ownQueue as x-retry-then says that the message has yet to wait, on its own queue.
@@ -147,7 +151,9 @@ func (h *handoff) address(hold delay.Hold) {
 func (h *handoff) wait(now time.Time) {
 	left := min(max(h.record.DueAt.Sub(now), 0), h.record.Delay)
 	h.record.Then = ""
-	h.delay(now.Add(left))
+	if err := h.delay(now.Add(left)); err != nil {
+		h.park(attempt.ReasonTooLarge, err)
+	}
 }
 
 // into addresses the successor to a slot.

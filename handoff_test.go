@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/internal/link"
 )
 
@@ -328,6 +329,27 @@ func TestWaitingEndsWithTheChannel(t *testing.T) {
 	defer cancel()
 	if !waitUntil(ctx, func() bool { return sub.inFlight.Load() == 0 }) {
 		t.Error("still in flight 10 s after its channel ended")
+	}
+}
+
+// cannotDelay is AMQP 1.0 with a settlement that is too large to be sent.
+type cannotDelay struct{ transport }
+
+func (cannotDelay) delay(*delivery, time.Time, amqp.Table) error { return errSentinel }
+
+// A message that cannot be delayed is parked with the retries that it had: the one
+// that could not begin does not count.
+func TestParkedInsteadOfDelayed(t *testing.T) {
+	c, sub := unsent(t, ConsumerConfig{})
+	sub.done = make(chan struct{})
+	sub.transport, sub.delays = cannotDelay{sub.transport}, delay.Native{}
+	h := handoffOf(t, c, sub, amqp.Delivery{Headers: amqp.Table{attempt.HeaderQueue: "orders", attempt.HeaderCount: int32(2)}})
+	c.fail(h, errSentinel)
+	if h.exchange != "hop.error" || h.record.Count != 2 || h.record.Reason != attempt.ReasonTooLarge {
+		t.Errorf("to %q with count %d, reason %q", h.exchange, h.record.Count, h.record.Reason)
+	}
+	if sub.inFlight.Load() != 1 {
+		t.Errorf("%d in flight before it is confirmed, want 1", sub.inFlight.Load())
 	}
 }
 
