@@ -236,8 +236,8 @@ func (c *Consumer) Healthy() error {
 		// What was delivered before may keep the handlers busy for long after
 		// the broker has cancelled.
 		select {
-		case <-c.sub.stopped:
-			return c.sub.err
+		case <-c.sub.Stopped():
+			return c.sub.Why()
 		default:
 		}
 	}
@@ -311,7 +311,11 @@ func (c *Consumer) consume(ctx context.Context, jobs chan<- job) (*subscription,
 			if ctx.Err() != nil {
 				return sub, nil
 			}
-			sub.end()
+			go func() { // its hand-offs are finished meanwhile
+				ending, cancel := context.WithTimeout(context.Background(), topologyTimeout)
+				defer cancel()
+				sub.end(ending)
+			}()
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -364,23 +368,23 @@ func (c *Consumer) feed(ctx context.Context, sub *subscription, jobs chan<- job)
 			return nil
 		case m, ok := <-over091:
 			if !ok {
-				return sub.why()
+				return sub.Why()
 			}
 			d = fromChannel(&m)
 		case m, ok := <-over10:
 			if !ok {
-				return sub.why()
+				return sub.Why()
 			}
 			d = fromReceiver(m)
 		}
-		sub.begin()
+		sub.Begin()
 		select {
 		case jobs <- job{sub, d}:
-		case <-sub.done:
-			sub.finish()
-			return sub.why()
+		case <-sub.Done():
+			sub.Finish()
+			return sub.Why()
 		case <-ctx.Done():
-			sub.finish()
+			sub.Finish()
 			return nil
 		}
 	}
@@ -396,7 +400,7 @@ func (c *Consumer) waitWhileBlocked(ctx context.Context, sub *subscription) erro
 		}
 		select {
 		case <-changed:
-		case <-sub.stopped:
+		case <-sub.Stopped():
 			return nil // feed sees it too
 		case <-ctx.Done():
 			return nil
@@ -414,7 +418,7 @@ func (c *Consumer) shutdown(sub *subscription, workers *workers, giveUp context.
 	// Not for hand-offs whose channel has ended: the broker has those messages
 	// back, and may itself be away for long.
 	finished := waitUntil(deadline, func() bool {
-		return workers.busy.Load() == 0 && !slices.ContainsFunc(c.subs, func(s *subscription) bool { return !s.settled() })
+		return workers.busy.Load() == 0 && !slices.ContainsFunc(c.subs, func(s *subscription) bool { return !s.Settled() })
 	})
 	workers.stop()
 	if finished {
@@ -424,8 +428,8 @@ func (c *Consumer) shutdown(sub *subscription, workers *workers, giveUp context.
 	}
 	left := int64(0)
 	for _, s := range c.subs {
-		left += s.inFlight.Load()
-		s.abandon() // first, so that what fails by the end of its context is no failure
+		left += s.InFlight()
+		s.Abandon() // first, so that what fails by the end of its context is no failure
 	}
 	giveUp(errStopping)
 	closing, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -116,7 +116,7 @@ func (h *handoff) retry(v verdict, err error, now time.Time) {
 // one settlement takes the place of publish, confirm and acknowledgement. After an
 // error the message is unsettled, and the caller parks it.
 func (h *handoff) delay(until time.Time) error {
-	if !h.sub.live() {
+	if !h.sub.Live() {
 		h.drop() // the broker delivers it again
 		return nil
 	}
@@ -128,7 +128,7 @@ func (h *handoff) delay(until time.Time) error {
 	if h.told != nil {
 		h.c.client.observe(h.told)
 	}
-	h.sub.finish()
+	h.sub.Finish()
 	return nil
 }
 
@@ -206,7 +206,7 @@ func (h *handoff) send() {
 	}
 	h.c.publisher.Publish(&link.Publication{
 		Exchange: h.exchange, Key: h.key, Msg: h.msg, Optional: h.optional,
-		Stale: func() bool { return !h.sub.live() },
+		Stale: func() bool { return !h.sub.Live() },
 		Done:  h.sent,
 	})
 }
@@ -218,7 +218,7 @@ func (h *handoff) sent(err error) {
 		h.ack(h.told)
 		return
 	}
-	if errors.Is(err, link.ErrStale) || !h.sub.live() {
+	if errors.Is(err, link.ErrStale) || !h.sub.Live() {
 		h.drop() // the broker delivers it again
 		return
 	}
@@ -237,7 +237,7 @@ func (h *handoff) sent(err error) {
 		defer t.Stop()
 		select {
 		case <-t.C:
-		case <-h.sub.done:
+		case <-h.sub.Done():
 		}
 		h.again(err)
 	}()
@@ -249,7 +249,7 @@ var retryPublish = backoff.Schedule{
 }.WithDefaults()
 
 func (h *handoff) again(err error) {
-	if !h.sub.live() {
+	if !h.sub.Live() {
 		h.drop()
 		return
 	}
@@ -270,15 +270,15 @@ func (h *handoff) again(err error) {
 // message only then: when Run has returned nil, all has been told. After the end
 // of its channel there is nothing to settle: the broker has the message back.
 func (h *handoff) ack(tell func(Observer)) {
-	if h.sub.live() {
+	if h.sub.Live() {
 		h.sub.accept(&h.source)
 	}
 	h.c.client.observe(tell)
-	h.sub.finish()
+	h.sub.Finish()
 }
 
 // drop leaves the source unsettled.
-func (h *handoff) drop() { h.sub.finish() }
+func (h *handoff) drop() { h.sub.Finish() }
 
 // repairs allows one repair of the topology at a time, and one a second.
 type repairs struct {

@@ -37,13 +37,9 @@ func unsent(t *testing.T, cfg ConsumerConfig) (*Consumer, *subscription) {
 		t.Fatal(err)
 	}
 	c.publisher = &link.Publisher{}
-	sub := &subscription{
-		transport: &channel{session: &link.Session{Connection: &amqp.Connection{Config: amqp.Config{FrameSize: 128 << 10}}}},
-		delays:    c.delays, stopped: make(chan struct{}), done: make(chan struct{}),
-	}
-	close(sub.stopped)
-	close(sub.done)
-	return c, sub
+	ended := link.NoSubscription()
+	ended.Session = &link.Session{Connection: &amqp.Connection{Config: amqp.Config{FrameSize: 128 << 10}}}
+	return c, &subscription{Life: ended.Life, transport: &channel{ended}, delays: c.delays}
 }
 
 // handoffOf reads a delivery as process does.
@@ -54,7 +50,7 @@ func handoffOf(t *testing.T, c *Consumer, sub *subscription, d amqp.Delivery) *h
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub.begin()
+	sub.Begin()
 	return &handoff{c: c, sub: sub, source: source, record: rec}
 }
 
@@ -103,8 +99,8 @@ func TestFailuresOfEveryKindAreRetried(t *testing.T) {
 			if h.record.Error == "" {
 				t.Error("the record has no error")
 			}
-			if sub.inFlight.Load() != 1 {
-				t.Errorf("%d in flight before it is confirmed, want 1", sub.inFlight.Load())
+			if sub.InFlight() != 1 {
+				t.Errorf("%d in flight before it is confirmed, want 1", sub.InFlight())
 			}
 		})
 	}
@@ -120,8 +116,8 @@ func TestShutdownIsNoFailure(t *testing.T) {
 	})})
 	h := handoffOf(t, c, sub, amqp.Delivery{})
 	c.handle(ctx, h)
-	if h.exchange != "" || sub.inFlight.Load() != 0 {
-		t.Errorf("handed off to %q, %d in flight; want it left alone", h.exchange, sub.inFlight.Load())
+	if h.exchange != "" || sub.InFlight() != 0 {
+		t.Errorf("handed off to %q, %d in flight; want it left alone", h.exchange, sub.InFlight())
 	}
 
 	h = handoffOf(t, c, sub, amqp.Delivery{})
@@ -239,7 +235,7 @@ func TestTooLargeToWait(t *testing.T) {
 func TestSmallFrames(t *testing.T) {
 	for _, frame := range []int{4 << 10, 8 << 10, 128 << 10, 0} {
 		c, sub := unsent(t, ConsumerConfig{})
-		sub.transport.(*channel).session.Config.FrameSize = frame
+		sub.transport.(*channel).sub.Session.Config.FrameSize = frame
 		h := handoffOf(t, c, sub, amqp.Delivery{Headers: amqp.Table{"mine": strings.Repeat("x", 500)}})
 		c.fail(h, errors.New(strings.Repeat("long", 1000)))
 		if !strings.HasPrefix(h.exchange, "hop.delay.") || frame > 0 && attempt.HeaderSize(&h.msg) > frame/2 {
@@ -257,7 +253,7 @@ func TestCrashCountOfAClient(t *testing.T) {
 		return nil
 	})})
 	for i, redelivered := range []bool{false, true} {
-		sub.begin()
+		sub.Begin()
 		c.process(t.Context(), job{sub, delivery{
 			redelivered: redelivered, msg: amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(11)}},
 		}})
@@ -287,20 +283,20 @@ func TestShutdownWaits(t *testing.T) {
 		return c.shutdown(c.nothing(), w, func(error) {})
 	}
 	c, dead := unsent(t, ConsumerConfig{ShutdownTimeout: time.Hour})
-	dead.begin()
+	dead.Begin()
 	c.subs = []*subscription{dead}
 	if err := shutdown(c, c.startWorkers(t.Context())); err != nil {
 		t.Error(err)
 	}
 
 	c, live := unsent(t, ConsumerConfig{ShutdownTimeout: 20 * time.Millisecond})
-	live.done = make(chan struct{})
-	live.begin()
+	live.Life = link.NewLife()
+	live.Begin()
 	c.subs = []*subscription{live}
 	if err := shutdown(c, c.startWorkers(t.Context())); !errors.Is(err, ErrShutdownTimeout) || !strings.Contains(err.Error(), "1 message") {
 		t.Errorf("%v, want ErrShutdownTimeout for 1 message", err)
 	}
-	if live.live() {
+	if live.Live() {
 		t.Error("after its time a shutdown would still settle")
 	}
 
@@ -316,18 +312,18 @@ func TestShutdownWaits(t *testing.T) {
 // A hand-off that waits for its next try ends with its channel.
 func TestWaitingEndsWithTheChannel(t *testing.T) {
 	c, sub := unsent(t, ConsumerConfig{})
-	sub.done = make(chan struct{})
+	sub.Life = link.NewLife()
 	h := handoffOf(t, c, sub, amqp.Delivery{})
 	c.fail(h, errSentinel)
 	h.tries = 100 // half a minute
 	h.sent(link.ErrNacked)
-	if sub.settled() {
+	if sub.Settled() {
 		t.Fatal("given up while its channel is open")
 	}
-	close(sub.done)
+	sub.Over(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if !waitUntil(ctx, func() bool { return sub.inFlight.Load() == 0 }) {
+	if !waitUntil(ctx, func() bool { return sub.InFlight() == 0 }) {
 		t.Error("still in flight 10 s after its channel ended")
 	}
 }
@@ -341,15 +337,15 @@ func (cannotDelay) delay(*delivery, time.Time, amqp.Table) error { return errSen
 // that could not begin does not count.
 func TestParkedInsteadOfDelayed(t *testing.T) {
 	c, sub := unsent(t, ConsumerConfig{})
-	sub.done = make(chan struct{})
+	sub.Life = link.NewLife()
 	sub.transport, sub.delays = cannotDelay{sub.transport}, delay.Native{}
 	h := handoffOf(t, c, sub, amqp.Delivery{Headers: amqp.Table{attempt.HeaderQueue: "orders", attempt.HeaderCount: int32(2)}})
 	c.fail(h, errSentinel)
 	if h.exchange != "hop.error" || h.record.Count != 2 || h.record.Reason != attempt.ReasonTooLarge {
 		t.Errorf("to %q with count %d, reason %q", h.exchange, h.record.Count, h.record.Reason)
 	}
-	if sub.inFlight.Load() != 1 {
-		t.Errorf("%d in flight before it is confirmed, want 1", sub.inFlight.Load())
+	if sub.InFlight() != 1 {
+		t.Errorf("%d in flight before it is confirmed, want 1", sub.InFlight())
 	}
 }
 
@@ -358,13 +354,13 @@ func TestToldBeforeDone(t *testing.T) {
 	c, sub := unsent(t, ConsumerConfig{})
 	h := handoffOf(t, c, sub, amqp.Delivery{})
 	open := int64(-1)
-	h.ack(func(Observer) { open = sub.inFlight.Load() })
-	if open != 1 || sub.inFlight.Load() != 0 {
-		t.Errorf("%d in flight while it was told, %d after; want 1 and 0", open, sub.inFlight.Load())
+	h.ack(func(Observer) { open = sub.InFlight() })
+	if open != 1 || sub.InFlight() != 0 {
+		t.Errorf("%d in flight while it was told, %d after; want 1 and 0", open, sub.InFlight())
 	}
 	h = handoffOf(t, c, sub, amqp.Delivery{})
 	h.ack(func(Observer) { panic("observer") })
-	if sub.inFlight.Load() != 0 {
+	if sub.InFlight() != 0 {
 		t.Error("an observer that panics keeps a message in flight for ever")
 	}
 }

@@ -90,8 +90,8 @@ func (c *Consumer) watchWay(s *subscription, conn topology.Connection) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		select {
-		case <-s.stopped:
-		case <-s.done:
+		case <-s.Stopped():
+		case <-s.Done():
 		}
 		cancel()
 	}()

@@ -20,26 +20,24 @@ type receiver struct {
 
 // receive starts to consume over AMQP 1.0. The session is that of AMQP 0-9-1,
 // over which the topology was declared.
-func (c *Consumer) receive(ctx context.Context, s *subscription, over091 *link.Session) error {
+func (c *Consumer) receive(ctx context.Context, over091 *link.Session) (*link.Life, transport, error) {
 	if err := c.client.connectNative(c); err != nil {
-		return err
+		return nil, nil, err
 	}
 	session, err := c.native.Session(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	r, err := session.Receive(ctx, c.cfg.Route.Queue, c.cfg.Prefetch)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return nil, nil, fmt.Errorf("subscribe: %w", err)
 	}
-	s.transport = &receiver{Receiver: r, limit: headerLimit(over091)}
+	life := link.NewLife()
 	go func() {
 		<-r.Done()
-		s.err = r.Err()
-		close(s.stopped)
-		close(s.done)
+		life.Over(r.Err())
 	}()
-	return nil
+	return life, &receiver{Receiver: r, limit: over091.HeaderLimit()}, nil
 }
 
 func (t *receiver) deliveries() (<-chan amqp.Delivery, <-chan *native.Delivery) {
@@ -75,4 +73,5 @@ func (t *receiver) cancel(context.Context) { t.Stop() }
 
 func (t *receiver) close(ctx context.Context) { t.Close(ctx) } //nolint:errcheck // cut is closed
 
-func (t *receiver) ended() bool { return t.Err() != nil }
+// end has nothing to do: what stops over AMQP 1.0 has ended.
+func (t *receiver) end(context.Context) {}

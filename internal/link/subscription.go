@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,22 +11,16 @@ import (
 	"github.com/hopback/hopback/backoff"
 )
 
-// Subscription is one channel that consumes: a generation. Deliveries belong to
-// it, and a settlement after its end is dropped, because on the next channel the
-// same tag is another message.
+// Subscription is one channel that consumes.
 type Subscription struct {
+	*Life
 	Session    *Session
 	Deliveries <-chan amqp.Delivery
 
-	queue     string
-	ch        *amqp.Channel
-	tag       string
-	acks      *Acks
-	inFlight  atomic.Int64  // messages between their delivery and their settlement
-	stopped   chan struct{} // closed when the broker delivers no more
-	done      chan struct{} // closed when the channel is, after stopped
-	abandoned atomic.Bool   // by a shutdown that ran out of time
-	err       error         // why it stopped; read after stopped
+	queue string
+	ch    *amqp.Channel
+	tag   string
+	acks  *Acks
 }
 
 // closeTimeout is how long the broker may take to close a channel. It is a time
@@ -36,10 +29,6 @@ const closeTimeout = 5 * time.Second
 
 // settleTime is hundreds of times what an idle broker needs to apply a command.
 const settleTime = 100 * time.Millisecond
-
-// lastWords is how long the reason of an end may take that amqp091-go tells a
-// moment after the deliveries stop.
-const lastWords = time.Second
 
 // Subscribe consumes from a queue. It cuts the session when the broker does not
 // answer soon after the end of ctx.
@@ -50,8 +39,7 @@ func Subscribe(ctx context.Context, session *Session, queue string, prefetch int
 		return nil, fmt.Errorf("open a channel: %w", err)
 	}
 	s := &Subscription{
-		Session: session, queue: queue, ch: ch, tag: fmt.Sprintf("hopback-%016x", backoff.Random()),
-		stopped: make(chan struct{}), done: make(chan struct{}),
+		Life: NewLife(), Session: session, queue: queue, ch: ch, tag: fmt.Sprintf("hopback-%016x", backoff.Random()),
 	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	cancelled := ch.NotifyCancel(make(chan string, 1))
@@ -69,9 +57,8 @@ func Subscribe(ctx context.Context, session *Session, queue string, prefetch int
 // NoSubscription stands for the subscription that there is not when a shutdown
 // begins while the broker is away.
 func NoSubscription() *Subscription {
-	s := &Subscription{stopped: make(chan struct{}), done: make(chan struct{})}
-	close(s.stopped)
-	close(s.done)
+	s := &Subscription{Life: NewLife()}
+	s.Over(nil)
 	return s
 }
 
@@ -84,52 +71,19 @@ func (s *Subscription) watch(closed <-chan *amqp.Error, cancelled <-chan string)
 	case err = <-closed:
 	case _, ok := <-cancelled:
 		if ok {
-			s.err = fmt.Errorf("the broker cancelled the consumer: was queue %q deleted?", s.queue)
-			close(s.stopped)
+			s.stop(fmt.Errorf("the broker cancelled the consumer: was queue %q deleted?", s.queue))
 			<-closed
 			close(s.done)
 			return
 		}
 		err = <-closed
 	}
-	s.err = errors.New("channel closed")
-	if err != nil {
-		s.err = fmt.Errorf("channel closed: %w", err)
+	if err == nil {
+		s.Over(errors.New("channel closed"))
+		return
 	}
-	close(s.stopped)
-	close(s.done)
+	s.Over(fmt.Errorf("channel closed: %w", err))
 }
-
-// Stopped is closed when the broker delivers no more, Done when the channel has
-// ended, and with it every delivery that is not settled.
-func (s *Subscription) Stopped() <-chan struct{} { return s.stopped }
-
-// Done is closed when the channel has ended.
-func (s *Subscription) Done() <-chan struct{} { return s.done }
-
-// Why waits for the reason of the end, which may be told a moment after the
-// deliveries stop.
-func (s *Subscription) Why() error {
-	select {
-	case <-s.stopped:
-		return s.err
-	case <-time.After(lastWords):
-		return errors.New("deliveries stopped")
-	}
-}
-
-// Begin and Finish bracket a message's time in this process.
-func (s *Subscription) Begin() { s.inFlight.Add(1) }
-
-// Finish is the end of what Begin began.
-func (s *Subscription) Finish() { s.inFlight.Add(-1) }
-
-// InFlight is how many messages are between Begin and Finish.
-func (s *Subscription) InFlight() int64 { return s.inFlight.Load() }
-
-// Settled reports whether nothing of it is left to settle. When its channel has
-// ended nothing is: what still waits for a confirm then is of no consequence.
-func (s *Subscription) Settled() bool { return s.inFlight.Load() == 0 || !s.Live() }
 
 // Ack acknowledges a delivery soon, unless that would reach nobody any more.
 func (s *Subscription) Ack(tag uint64) {
@@ -149,26 +103,16 @@ func (s *Subscription) Reject(tag uint64) {
 // HeaderLimit is the most bytes that properties and headers of a successor may
 // take: 8 KiB below the frame, since the broker adds headers of its own when it
 // dead-letters, and one that outgrows the frame can be read by no consumer.
-func (s *Subscription) HeaderLimit() int {
-	frame := s.Session.Config.FrameSize
+func (s *Session) HeaderLimit() int {
+	frame := s.Config.FrameSize
 	if frame <= 0 {
 		frame = 128 << 10
 	}
 	return max(frame-8<<10, frame/2) // RabbitMQ allows frames down to 4 KiB
 }
 
-// Live reports whether a settlement would still reach its message.
-func (s *Subscription) Live() bool {
-	if s.abandoned.Load() {
-		return false
-	}
-	select {
-	case <-s.done:
-		return false
-	default:
-		return true
-	}
-}
+// HeaderLimit is its session's.
+func (s *Subscription) HeaderLimit() int { return s.Session.HeaderLimit() }
 
 // Cancel stops the deliveries; what is prefetched stays unacknowledged.
 func (s *Subscription) Cancel(ctx context.Context) {
@@ -177,9 +121,6 @@ func (s *Subscription) Cancel(ctx context.Context) {
 	}
 	within(ctx, s.Session, func() { s.ch.Cancel(s.tag, false) }) //nolint:errcheck // a closed channel is cancelled too
 }
-
-// Abandon makes all settlements to come void.
-func (s *Subscription) Abandon() { s.abandoned.Store(true) }
 
 // Close sends the last acknowledgements and closes the channel.
 //
