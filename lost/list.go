@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/internal/reading"
 )
 
 // Message is a lost message, without its body.
@@ -74,8 +75,8 @@ func (o Options) list(ctx context.Context, c Connection) (l Listing, err error) 
 	if err != nil {
 		return l, err
 	}
-	defer func() { err = errors.Join(err, closeSoon(counting)) }()
-	reading, err := within(ctx, c.Channel)
+	defer func() { err = errors.Join(err, reading.CloseSoon(counting)) }()
+	looking, err := reading.Within(ctx, c.Channel)
 	if err != nil {
 		return l, fmt.Errorf("open a channel: %w", err)
 	}
@@ -83,8 +84,8 @@ func (o Options) list(ctx context.Context, c Connection) (l Listing, err error) 
 	// All of them, even for a smaller limit: a quorum queue has a line of its own
 	// for what was given back, and a part of it that is read and given back again
 	// is behind the rest of it afterwards (3.10.8).
-	seen, rerr := read(ctx, reading, o.queue(), min(maxPrefetch, total))
-	cerr := closeSoon(reading)
+	seen, rerr := read(ctx, looking, o.queue(), min(maxPrefetch, total))
+	cerr := reading.CloseSoon(looking)
 	settled(ctx, counting, o.queue(), total)
 	if err := errors.Join(rerr, cerr); err != nil {
 		return l, err

@@ -20,6 +20,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/internal/reading"
 )
 
 // DefaultPrefix begins the names of exchanges and queues where Options name
@@ -119,7 +120,7 @@ func (q *queues) look(ctx context.Context, name string) state {
 
 // do runs one operation on a channel of its own, which a refusal closes.
 func (q *queues) do(ctx context.Context, f func(*amqp.Channel) error) error {
-	_, err := within(ctx, func() (struct{}, error) {
+	_, err := reading.Within(ctx, func() (struct{}, error) {
 		ch, err := q.c.Channel()
 		if err != nil {
 			return struct{}{}, err

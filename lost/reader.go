@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/internal/reading"
 )
 
 // What a reader must know about quorum queues, measured on 3.10.8, 4.0.5 and
@@ -30,10 +32,10 @@ const (
 
 // open opens a channel and counts the messages that are there.
 func (o Options) open(ctx context.Context, c Connection) (ch *amqp.Channel, messages int, err error) {
-	if ch, err = within(ctx, c.Channel); err != nil {
+	if ch, err = reading.Within(ctx, c.Channel); err != nil {
 		return nil, 0, fmt.Errorf("open a channel: %w", err)
 	}
-	if messages, err = count(ctx, ch, o.queue()); err == nil {
+	if messages, err = reading.Count(ctx, ch, o.queue()); err == nil {
 		return ch, messages, nil
 	}
 	go ch.Close() //nolint:errcheck // the broker has done so after a 404
@@ -44,18 +46,11 @@ func (o Options) open(ctx context.Context, c Connection) (ch *amqp.Channel, mess
 	return nil, 0, fmt.Errorf("look for the queue %s: %w", o.queue(), err)
 }
 
-func count(ctx context.Context, ch *amqp.Channel, queue string) (int, error) {
-	q, err := within(ctx, func() (amqp.Queue, error) {
-		return ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-	})
-	return q.Messages, err
-}
-
 // settled waits until a queue counts that many messages. It gives up soon: a
 // number is all that is at stake, and others may have taken some meanwhile.
 func settled(ctx context.Context, ch *amqp.Channel, queue string, messages int) {
 	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if n, err := count(ctx, ch, queue); err != nil || n >= messages {
+		if n, err := reading.Count(ctx, ch, queue); err != nil || n >= messages {
 			return
 		}
 	}
@@ -98,14 +93,14 @@ func (o Options) reader(ctx context.Context, c Connection) (*reader, error) {
 	}
 	r.deliveries, err = consume(ctx, ch, r.queue, r.prefetch)
 	if err != nil {
-		_ = closeSoon(ch)
+		_ = reading.CloseSoon(ch)
 		return nil, err
 	}
 	return r, nil
 }
 
 func consume(ctx context.Context, ch *amqp.Channel, queue string, prefetch int) (<-chan amqp.Delivery, error) {
-	deliveries, err := within(ctx, func() (<-chan amqp.Delivery, error) {
+	deliveries, err := reading.Within(ctx, func() (<-chan amqp.Delivery, error) {
 		if err := ch.Qos(prefetch, 0, false); err != nil {
 			return nil, err
 		}
@@ -163,7 +158,7 @@ func (r *reader) get(ctx context.Context) (amqp.Delivery, bool, error) {
 		d  amqp.Delivery
 		ok bool
 	}
-	g, err := within(ctx, func() (g got, err error) {
+	g, err := reading.Within(ctx, func() (g got, err error) {
 		g.d, g.ok, err = r.ch.Get(r.queue, false)
 		return g, err
 	})
@@ -207,7 +202,7 @@ func (r *reader) flush(ctx context.Context) error {
 			r.keep(d.DeliveryTag)
 			r.got = true
 		}
-		if _, err := count(ctx, r.ch, r.queue); err != nil {
+		if _, err := reading.Count(ctx, r.ch, r.queue); err != nil {
 			return err
 		}
 	}
@@ -225,7 +220,7 @@ func (r *reader) close() error {
 	if err == nil && r.got {
 		err = r.giveBack(ctx)
 	}
-	if err := errors.Join(err, closeChannel(ctx, r.ch)); err != nil && !errors.Is(err, amqp.ErrClosed) {
+	if err := errors.Join(err, reading.CloseChannel(ctx, r.ch)); err != nil && !errors.Is(err, amqp.ErrClosed) {
 		// The broker does it by itself, if in another order.
 		return fmt.Errorf("give back what stays in %s: %w", r.queue, err)
 	}
@@ -243,14 +238,14 @@ func (r *reader) settled(ch *amqp.Channel, messages int) {
 // channel would make disorder.
 func (r *reader) giveBack(ctx context.Context) error {
 	// Else the consumer would get it all again.
-	if _, err := within(ctx, func() (struct{}, error) { return struct{}{}, r.ch.Cancel(consumerTag, false) }); err != nil {
+	if _, err := reading.Within(ctx, func() (struct{}, error) { return struct{}{}, r.ch.Cancel(consumerTag, false) }); err != nil {
 		return err
 	}
 	for d := range r.deliveries { // that nobody has asked for; ends with the consumer
 		r.keep(d.DeliveryTag)
 	}
 	slices.Sort(r.kept)
-	there, err := count(ctx, r.ch, r.queue)
+	there, err := reading.Count(ctx, r.ch, r.queue)
 	for i, tag := range r.kept {
 		if err != nil {
 			break
@@ -261,45 +256,4 @@ func (r *reader) giveBack(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// closeChannel closes a channel, also one that is closed already.
-func closeChannel(ctx context.Context, ch *amqp.Channel) error {
-	_, err := within(ctx, func() (struct{}, error) { return struct{}{}, ch.Close() })
-	if errors.Is(err, amqp.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-// closeSoon is closeChannel for a channel on which nothing is left to wait for.
-func closeSoon(ch *amqp.Channel) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return closeChannel(ctx, ch)
-}
-
-// within does something that knows no context: the broker may leave any
-// question unanswered for as long as it has an alarm. What is given up ends
-// with its channel or connection.
-func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
-	var none T
-	if ctx.Err() != nil {
-		return none, context.Cause(ctx)
-	}
-	done := make(chan result, 1)
-	go func() {
-		v, err := f()
-		done <- result{v, err}
-	}()
-	select {
-	case r := <-done:
-		return r.v, r.err
-	case <-ctx.Done():
-		return none, context.Cause(ctx)
-	}
 }

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/internal/reading"
 )
 
 // Report counts what Return did.
@@ -105,7 +106,7 @@ func (o Options) mover(ctx context.Context, c Connection) (*mover, error) {
 	if conn, ok := c.(*amqp.Connection); ok && conn.Config.FrameSize > 16<<10 {
 		m.limit = conn.Config.FrameSize - 8<<10
 	}
-	m.to, err = within(ctx, func() (*amqp.Channel, error) {
+	m.to, err = reading.Within(ctx, func() (*amqp.Channel, error) {
 		ch, err := c.Channel()
 		if err != nil {
 			return nil, err
@@ -138,7 +139,7 @@ func (m *mover) run(ctx context.Context) error {
 	if !m.to.IsClosed() {
 		// For whoever counts next, which may be a second run.
 		m.from.settled(m.to, m.report.Total-m.report.Returned-m.report.Parked)
-		err = errors.Join(err, closeSoon(m.to))
+		err = errors.Join(err, reading.CloseSoon(m.to))
 	}
 	return errors.Join(append([]error{err}, m.failures...)...)
 }

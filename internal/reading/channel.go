@@ -33,8 +33,8 @@ func settled(ctx context.Context, ch *amqp.Channel, queue string, messages int) 
 	}
 }
 
-// closeChannel closes a channel, also one that is closed already.
-func closeChannel(ctx context.Context, ch *amqp.Channel) error {
+// CloseChannel closes a channel, also one that is closed already.
+func CloseChannel(ctx context.Context, ch *amqp.Channel) error {
 	_, err := Within(ctx, func() (struct{}, error) { return struct{}{}, ch.Close() })
 	if errors.Is(err, amqp.ErrClosed) {
 		return nil
@@ -46,7 +46,7 @@ func closeChannel(ctx context.Context, ch *amqp.Channel) error {
 func CloseSoon(ch *amqp.Channel) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return closeChannel(ctx, ch)
+	return CloseChannel(ctx, ch)
 }
 
 // Within does something that knows no context: the broker may leave any question

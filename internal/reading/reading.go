@@ -469,9 +469,9 @@ func (r *Reader) giveBack(ctx context.Context, c *chunk) error {
 		if counted == nil {
 			settled(ctx, r.counting, r.queue, before+c.held)
 		}
-		return closeChannel(ctx, c.ch)
+		return CloseChannel(ctx, c.ch)
 	}
-	if err := closeChannel(ctx, c.ch); err != nil {
+	if err := CloseChannel(ctx, c.ch); err != nil {
 		return err
 	}
 	if counted == nil {
