@@ -18,7 +18,7 @@ import (
 
 // Management reads a broker's management API (the plugin rabbitmq_management),
 // which shows what AMQP 0-9-1 does not: arguments, exchange types and bindings.
-// It only ever reads. The account needs the tag "management" and access to the
+// It only reads, but for [Management.ApplyPolicy]. The account needs the tag "management" and access to the
 // virtual host. The password is in no error, and in no log that formats the value.
 type Management struct {
 	// URL is the root of the API without the "/api", with the account, for example
@@ -60,13 +60,13 @@ func (m *Management) vhost() string {
 // errNotThere is the answer 404.
 var errNotThere = errors.New("not there")
 
-// get reads the resource whose path has the given segments, which are escaped
-// here, and hands the body to read.
-func (m *Management) get(ctx context.Context, query string, read func(*json.Decoder) error, segments ...string) error {
+// send makes a request for the resource whose path has the given segments, which
+// are escaped here, and gives the path for errors. doing is a word for these.
+func (m *Management) send(ctx context.Context, doing, method, query string, body io.Reader, segments ...string) (*http.Response, func(error) error, error) {
 	base, err := url.Parse(strings.TrimRight(m.URL, "/"))
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		// Not the parser's words: they may quote the password.
-		return errors.New("management API: the URL cannot be read: want http://user:password@host:port, with special characters of the password percent-encoded")
+		return nil, nil, errors.New("management API: the URL cannot be read: want http://user:password@host:port, with special characters of the password percent-encoded")
 	}
 	user := base.User
 	base.User = nil
@@ -74,10 +74,13 @@ func (m *Management) get(ctx context.Context, query string, read func(*json.Deco
 	for _, s := range segments {
 		path += "/" + url.PathEscape(s)
 	}
-	fail := func(err error) error { return fmt.Errorf("management API: read %s: %w", path, err) }
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.String()+path+query, nil)
+	fail := func(err error) error { return fmt.Errorf("management API: %s %s: %w", doing, path, err) }
+	req, err := http.NewRequestWithContext(ctx, method, base.String()+path+query, body)
 	if err != nil {
-		return fail(err)
+		return nil, nil, fail(err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	if user != nil {
 		password, _ := user.Password()
@@ -89,7 +92,16 @@ func (m *Management) get(ctx context.Context, query string, read func(*json.Deco
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return fail(err)
+		return nil, nil, fail(err)
+	}
+	return res, fail, nil
+}
+
+// get reads a resource, and hands the body to read.
+func (m *Management) get(ctx context.Context, query string, read func(*json.Decoder) error, segments ...string) error {
+	res, fail, err := m.send(ctx, "read", http.MethodGet, query, nil, segments...)
+	if err != nil {
+		return err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 
@@ -269,37 +268,13 @@ func (q policedQueue) against(p Policy) []Difference {
 // put writes one resource. It is the only request of this package that changes
 // something over HTTP.
 func (m *Management) put(ctx context.Context, body any, segments ...string) error {
-	base, err := url.Parse(strings.TrimRight(m.URL, "/"))
-	if err != nil || base.Host == "" {
-		return errors.New("management API: the URL cannot be read: want http://user:password@host:port, with special characters of the password percent-encoded")
-	}
-	user := base.User
-	base.User = nil
-	path := "/api"
-	for _, s := range segments {
-		path += "/" + url.PathEscape(s)
-	}
-	fail := func(err error) error { return fmt.Errorf("management API: write %s: %w", path, err) }
 	text, err := json.Marshal(body)
 	if err != nil {
-		return fail(err)
+		return fmt.Errorf("management API: write %s: %w", strings.Join(segments, "/"), err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, base.String()+path, bytes.NewReader(text))
+	res, fail, err := m.send(ctx, "write", http.MethodPut, "", bytes.NewReader(text), segments...)
 	if err != nil {
-		return fail(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if user != nil {
-		password, _ := user.Password()
-		req.SetBasicAuth(user.Username(), password)
-	}
-	client := m.HTTP
-	if client == nil {
-		client = defaultHTTP
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return fail(err)
+		return err
 	}
 	defer res.Body.Close()
 	answer, _ := io.ReadAll(io.LimitReader(res.Body, 1024))
