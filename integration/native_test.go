@@ -237,6 +237,26 @@ func TestNativeExpirationIsADeadline(t *testing.T) {
 	}
 }
 
+// What would outgrow a frame in a slot waits on its own queue, since nothing is
+// added to it there.
+func TestNativeHoldsLargeHeaders(t *testing.T) {
+	t.Parallel()
+	w := nativeWorld(t)
+	var seen calls
+	w.runConsumer(hopback.ConsumerConfig{Route: nativeRoute(3), Handler: seen.handler(failing(2))})
+	big := strings.Repeat("x", 124_000)
+	w.publish("", "work", amqp.Publishing{MessageId: "m", Headers: amqp.Table{"big": big}, Body: []byte("m")})
+	eventually(t, "handled", func() bool { return len(w.events.of("handled", "m")) == 1 })
+	for i, k := range seen.of("m") {
+		if k.Attempt != i+1 || k.Headers["big"] != big {
+			t.Errorf("run %d: attempt %d, a header of %d bytes", i+1, k.Attempt, len(fmt.Sprint(k.Headers["big"])))
+		}
+	}
+	if n := len(seen.of("m")); n != 3 {
+		t.Errorf("%d runs, want 3", n)
+	}
+}
+
 // A header that the broker cannot show over AMQP 1.0 does not stop the queue: the
 // consumer goes on with the wheel, and says so.
 func TestNativeFallsBackToTheWheel(t *testing.T) {
