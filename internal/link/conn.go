@@ -17,13 +17,10 @@ import (
 	"net"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/hopback/hopback/backoff"
 )
 
 // Config is how to reach the broker.
@@ -39,15 +36,6 @@ type Config struct {
 	OnReconnect func(down time.Duration)
 	OnBlocked   func(active bool, reason string)
 }
-
-// ErrClosed is returned once the connection was closed by us.
-var ErrClosed = errors.New("connection closed by this client")
-
-// redial is how long to wait before connection attempt n: soon at first, never
-// in step with other clients, for ever.
-var redial = backoff.Schedule{
-	Base: 100 * time.Millisecond, Max: 15 * time.Second, MinDelay: 50 * time.Millisecond, Jitter: backoff.Equal,
-}.WithDefaults()
 
 const dialTimeout = 10 * time.Second
 
@@ -67,63 +55,29 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Conn keeps one connection open, dialling again for ever.
 type Conn struct {
+	Kept[*Session]
 	cfg    Config
 	cancel context.CancelFunc
 	ended  chan struct{}
 
-	mu        sync.Mutex
-	session   *Session      // nil while down
-	changed   chan struct{} // closed and replaced at every change
-	err       error         // why it is down
-	connected bool          // was ever up
-	blocked   bool
-	resumed   time.Time // when the last block ended
+	// Guarded by Kept.mu.
+	blocked bool
+	resumed time.Time // when the last block ended
 }
 
 // Open starts to connect and returns at once.
 func Open(cfg Config) *Conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Conn{cfg: cfg, cancel: cancel, ended: make(chan struct{}), changed: make(chan struct{})}
-	go c.run(ctx)
+	c := &Conn{cfg: cfg, cancel: cancel, ended: make(chan struct{})}
+	c.Begin("connect to the broker")
+	go func() {
+		defer close(c.ended)
+		Keeping[*Session]{
+			URLs: cfg.URLs, Purpose: cfg.Purpose, Logger: cfg.Logger, OnReconnect: cfg.OnReconnect,
+			Dial: c.dial, Up: c.Up, Cut: (*Session).Cut, Live: c.live, Down: c.down,
+		}.Keep(ctx)
+	}()
 	return c
-}
-
-// Session waits for the connection to be up. Before it was ever up, an error
-// that waiting does not mend is returned instead: a refused password, an
-// unknown virtual host.
-func (c *Conn) Session(ctx context.Context) (*Session, error) {
-	for {
-		c.mu.Lock()
-		s, err, connected, changed := c.session, c.err, c.connected, c.changed
-		c.mu.Unlock()
-		if s != nil {
-			return s, nil
-		}
-		if errors.Is(err, ErrClosed) || (!connected && refused(err)) {
-			return nil, err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			if err != nil {
-				return nil, fmt.Errorf("connect to the broker: %w (last error: %w)", context.Cause(ctx), err)
-			}
-			return nil, fmt.Errorf("connect to the broker: %w", context.Cause(ctx))
-		}
-	}
-}
-
-// Err is why the connection is down; nil while it is up.
-func (c *Conn) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.session != nil {
-		return nil
-	}
-	if c.err != nil {
-		return c.err
-	}
-	return errors.New("not connected yet")
 }
 
 // Blocked reports whether the broker refuses publishes because of an alarm; the
@@ -163,10 +117,7 @@ func (s *Session) Cut() {
 // Close says goodbye to the broker, within the context, and stops dialling.
 func (c *Conn) Close(ctx context.Context) {
 	c.cancel()
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
-	if s != nil {
+	if s := c.Current(); s != nil {
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -186,49 +137,8 @@ func (c *Conn) Close(ctx context.Context) {
 	<-c.ended
 }
 
-func (c *Conn) run(ctx context.Context) {
-	defer close(c.ended)
-	defer c.down(nil, ErrClosed)
-	var lost time.Time // when the last session ended
-	node := 0          // moves on at every loss, so that a node that went bad is left
-	short := int64(0)  // sessions in a row that ended as soon as they began
-	for try := int64(1); ctx.Err() == nil; try++ {
-		s, err := c.dial(ctx, c.cfg.URLs[node%len(c.cfg.URLs)])
-		if err != nil {
-			node++
-			c.down(nil, err)
-			wait := redial.Delay(try, 0, backoff.Random())
-			c.cfg.Logger.Warn("cannot connect to the broker", "connection", c.cfg.Purpose, "try", try, "next_in", wait, "error", err)
-			sleep(ctx, wait)
-			continue
-		}
-		began := time.Now()
-		c.up(s)
-		if ctx.Err() != nil {
-			s.Cut() // Close came meanwhile, and may have seen no session to close
-		}
-		if !lost.IsZero() {
-			c.cfg.Logger.Info("connected to the broker again", "connection", c.cfg.Purpose, "down", time.Since(lost))
-			c.cfg.OnReconnect(time.Since(lost))
-		}
-		c.watch(ctx, s)
-		lost = time.Now()
-		node++
-		c.down(s, s.err)
-		if ctx.Err() == nil {
-			c.cfg.Logger.Warn("lost the connection to the broker", "connection", c.cfg.Purpose, "error", s.err)
-			// A broker that accepts and closes at once must not be hammered.
-			if short++; lost.Sub(began) > time.Second || s.cut.Load() {
-				short = 1
-			}
-			sleep(ctx, redial.Delay(min(short, 4), 0, backoff.Random())) // up to 0.8 s
-		}
-		try = 0
-	}
-}
-
-// watch follows a session to its end.
-func (c *Conn) watch(ctx context.Context, s *Session) {
+// live follows a session to its end.
+func (c *Conn) live(ctx context.Context, s *Session) (cut bool, err error) {
 	blocked := s.blocked
 	for {
 		select {
@@ -253,26 +163,19 @@ func (c *Conn) watch(ctx context.Context, s *Session) {
 			// nobody reads: that one hangs until the socket is closed.
 			s.raw.Close()
 			close(s.done)
-			return
+			return s.cut.Load(), s.err
 		}
 	}
 }
 
-func (c *Conn) up(s *Session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.session, c.err, c.connected = s, nil, true
-	c.notify()
-}
-
+// down also ends a block: a session that is gone is told nothing more.
 func (c *Conn) down(s *Session, err error) {
 	c.mu.Lock()
 	unblocked := s != nil && c.blocked
 	if unblocked {
 		c.blocked, c.resumed = false, time.Now()
 	}
-	c.session, c.err = nil, err
-	c.notify()
+	c.lower(err)
 	c.mu.Unlock()
 	if unblocked {
 		c.cfg.OnBlocked(false, "")
@@ -287,11 +190,6 @@ func (c *Conn) block(active bool) {
 		c.resumed = time.Now()
 	}
 	c.notify()
-}
-
-func (c *Conn) notify() {
-	close(c.changed)
-	c.changed = make(chan struct{})
 }
 
 func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
@@ -333,12 +231,6 @@ func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
 	return s, nil
 }
 
-// refused tells the errors that no waiting mends.
-func refused(err error) bool {
-	var e *amqp.Error
-	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
-}
-
 // Redact gives the parts of an AMQP URL that say which broker is meant. Of a URL
 // that is none, and of parameters, nothing is shown: a password that was not
 // percent-encoded may have ended up in any of them, amqp://user:p#ss@host in the
@@ -370,13 +262,4 @@ func CheckURL(rawURL string) error {
 		return errors.New("its parameters cannot be read")
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -146,7 +146,7 @@ func (p *Publisher) run(ctx context.Context) {
 		if err != nil {
 			p.conn.cfg.Logger.Warn("lost the publishing channel", "error", err)
 		}
-		sleep(ctx, redial.Delay(max(try, 1), 0, 0))
+		Sleep(ctx, redial.Delay(max(try, 1), 0, 0))
 	}
 }
 

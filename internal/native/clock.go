@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp10 "github.com/Azure/go-amqp"
+
+	"github.com/hopback/hopback/internal/link"
 )
 
 // clock is what is known of the broker's clock: what it showed at a moment of
@@ -108,7 +110,7 @@ func (c *Conn) compareClocks(s *Session) {
 		if ctx.Err() != nil {
 			return
 		}
-		refused := refused(err)
+		refused := link.Refused(err)
 		if refused || try == 3 {
 			c.clock.settled()
 			c.cfg.Logger.Warn("cannot compare clocks with the broker; delays go by our own clock",
@@ -117,7 +119,7 @@ func (c *Conn) compareClocks(s *Session) {
 		if refused {
 			return // until the next connection
 		}
-		sleep(ctx, min(time.Duration(try)*200*time.Millisecond, c.cfg.ClockEvery))
+		link.Sleep(ctx, min(time.Duration(try)*200*time.Millisecond, c.cfg.ClockEvery))
 	}
 }
 
@@ -173,7 +175,7 @@ func (c *Conn) readClock(ctx context.Context, s *Session) error {
 		}
 		c.clock.set(c.cfg.Now(), o)
 		c.clock.settled()
-		sleep(ctx, c.cfg.ClockEvery)
+		link.Sleep(ctx, c.cfg.ClockEvery)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

@@ -15,7 +15,6 @@ import (
 	amqp10 "github.com/Azure/go-amqp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/hopback/hopback/backoff"
 	"github.com/hopback/hopback/internal/link"
 )
 
@@ -68,11 +67,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// redial is how long to wait before connection attempt n, as in package link.
-var redial = backoff.Schedule{
-	Base: 100 * time.Millisecond, Max: 15 * time.Second, MinDelay: 50 * time.Millisecond, Jitter: backoff.Equal,
-}.WithDefaults()
-
 const dialTimeout = 10 * time.Second
 
 // Session is one connection's life. It ends for good when the connection does.
@@ -84,6 +78,8 @@ type Session struct {
 	done chan struct{}
 	cut  atomic.Bool // by us
 	err  error       // why it ended; read after done
+
+	clocks sync.WaitGroup // who compares them
 
 	mu        sync.Mutex
 	receivers map[*Receiver]struct{}
@@ -117,64 +113,30 @@ func (s *Session) Cut() {
 
 // Conn keeps one AMQP 1.0 connection open, dialling again for ever.
 type Conn struct {
+	link.Kept[*Session]
 	cfg    Config
 	clock  clock
 	cancel context.CancelFunc
 	ended  chan struct{}
-
-	mu        sync.Mutex
-	session   *Session      // nil while down
-	changed   chan struct{} // closed and replaced at every change
-	err       error         // why it is down
-	connected bool          // was ever up
 }
 
 // Open starts to connect and returns at once.
 func Open(cfg Config) *Conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Conn{cfg: cfg.withDefaults(), cancel: cancel, ended: make(chan struct{}), changed: make(chan struct{})}
+	cfg = cfg.withDefaults()
+	c := &Conn{cfg: cfg, cancel: cancel, ended: make(chan struct{})}
 	if cfg.ClockQueue == "" {
 		c.clock.settled()
 	}
-	go c.run(ctx)
+	c.Begin("connect to the broker over AMQP 1.0")
+	go func() {
+		defer close(c.ended)
+		link.Keeping[*Session]{
+			URLs: cfg.URLs, Purpose: cfg.Purpose, Logger: cfg.Logger.With("protocol", "AMQP 1.0"), OnReconnect: cfg.OnReconnect,
+			Dial: c.dial, Up: c.Up, Cut: (*Session).Cut, Live: c.live, Down: c.down,
+		}.Keep(ctx)
+	}()
 	return c
-}
-
-// Session waits for the connection to be up. Before it was ever up, an error
-// that waiting does not mend is returned instead: a refused password.
-func (c *Conn) Session(ctx context.Context) (*Session, error) {
-	for {
-		c.mu.Lock()
-		s, err, connected, changed := c.session, c.err, c.connected, c.changed
-		c.mu.Unlock()
-		if s != nil {
-			return s, nil
-		}
-		if errors.Is(err, ErrClosed) || (!connected && refused(err)) {
-			return nil, err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			if err != nil {
-				return nil, fmt.Errorf("connect to the broker over AMQP 1.0: %w (last error: %w)", context.Cause(ctx), err)
-			}
-			return nil, fmt.Errorf("connect to the broker over AMQP 1.0: %w", context.Cause(ctx))
-		}
-	}
-}
-
-// Err is why the connection is down; nil while it is up.
-func (c *Conn) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.session != nil {
-		return nil
-	}
-	if c.err != nil {
-		return c.err
-	}
-	return errors.New("not connected yet")
 }
 
 // Drop ends a session that no longer answers, so that the next one is dialled,
@@ -189,10 +151,7 @@ func (c *Conn) Drop(s *Session, why error) {
 // dialling.
 func (c *Conn) Close(ctx context.Context) {
 	c.cancel()
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
-	if s != nil {
+	if s := c.Current(); s != nil {
 		if _, ok := ctx.Deadline(); !ok {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, dialTimeout)
@@ -224,55 +183,11 @@ func (s *Session) close(ctx context.Context) {
 	}
 }
 
-func (c *Conn) run(ctx context.Context) {
-	defer close(c.ended)
-	defer c.down(ErrClosed)
-	var lost time.Time // when the last session ended
-	node := 0          // moves on at every loss, so that a node that went bad is left
-	short := int64(0)  // sessions in a row that ended as soon as they began
-	for try := int64(1); ctx.Err() == nil; try++ {
-		s, err := c.dial(ctx, c.cfg.URLs[node%len(c.cfg.URLs)])
-		if err != nil {
-			node++
-			c.down(err)
-			wait := redial.Delay(try, 0, backoff.Random())
-			c.cfg.Logger.Warn("cannot connect to the broker", "connection", c.cfg.Purpose, "protocol", "AMQP 1.0",
-				"try", try, "next_in", wait, "error", err)
-			sleep(ctx, wait)
-			continue
-		}
-		began := time.Now()
-		c.up(s)
-		if ctx.Err() != nil {
-			s.Cut() // Close came meanwhile, and may have seen no session to close
-		}
-		if !lost.IsZero() {
-			c.cfg.Logger.Info("connected to the broker again", "connection", c.cfg.Purpose, "down", time.Since(lost))
-			c.cfg.OnReconnect(time.Since(lost))
-		}
-		var clocks sync.WaitGroup
-		if c.cfg.ClockQueue != "" {
-			clocks.Go(func() { c.compareClocks(s) })
-		}
-		c.watch(ctx, s)
-		lost = time.Now()
-		node++
-		c.down(s.err)
-		clocks.Wait()
-		if ctx.Err() == nil {
-			c.cfg.Logger.Warn("lost the connection to the broker", "connection", c.cfg.Purpose, "error", s.err)
-			// A broker that accepts and closes at once must not be hammered.
-			if short++; lost.Sub(began) > time.Second || s.cut.Load() {
-				short = 1
-			}
-			sleep(ctx, redial.Delay(min(short, 4), 0, backoff.Random())) // up to 0.8 s
-		}
-		try = 0
+// live compares clocks over a session and follows it to its end.
+func (c *Conn) live(ctx context.Context, s *Session) (cut bool, err error) {
+	if c.cfg.ClockQueue != "" {
+		s.clocks.Go(func() { c.compareClocks(s) })
 	}
-}
-
-// watch follows a session to its end.
-func (c *Conn) watch(ctx context.Context, s *Session) {
 	<-s.conn.Done()
 	switch err := s.conn.Err(); {
 	case ctx.Err() != nil:
@@ -285,25 +200,15 @@ func (c *Conn) watch(ctx context.Context, s *Session) {
 		s.err = errors.New("connection to the broker: closed by it")
 	}
 	close(s.done)
+	return s.cut.Load(), s.err
 }
 
-func (c *Conn) up(s *Session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.session, c.err, c.connected = s, nil, true
-	c.notify()
-}
-
-func (c *Conn) down(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.session, c.err = nil, err
-	c.notify()
-}
-
-func (c *Conn) notify() {
-	close(c.changed)
-	c.changed = make(chan struct{})
+// down waits for what still goes on over the session.
+func (c *Conn) down(s *Session, err error) {
+	c.Down(err)
+	if s != nil {
+		s.clocks.Wait()
+	}
 }
 
 func (c *Conn) dial(ctx context.Context, rawURL string) (*Session, error) {
@@ -369,19 +274,4 @@ func mechanism(uri amqp.URI) amqp10.SASLType {
 		}
 	}
 	return amqp10.SASLTypePlain(uri.Username, uri.Password)
-}
-
-// refused tells the errors that no waiting mends.
-func refused(err error) bool {
-	var e *amqp.Error
-	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

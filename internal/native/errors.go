@@ -7,11 +7,13 @@ import (
 
 	amqp10 "github.com/Azure/go-amqp"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/hopback/hopback/internal/link"
 )
 
 var (
 	// ErrClosed is returned once the connection was closed by us.
-	ErrClosed = errors.New("connection closed by this client")
+	ErrClosed = link.ErrClosed
 
 	// ErrDeleted: the queue was deleted while we consumed from it.
 	ErrDeleted = errors.New("the queue was deleted")
