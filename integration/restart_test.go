@@ -60,6 +60,9 @@ func TestWaitingAndParkedOutliveRestart(t *testing.T) {
 	eventually(t, "six wait and six are parked", func() bool {
 		return len(w.events.of("retried")) == 6 && len(w.events.of("parked")) == 6
 	})
+	// A settlement that the broker has not seen yet is a duplicate to come, of which
+	// this test is not.
+	eventually(t, "the broker has all settlements", func() bool { return w.unacked("classic")+w.unacked("quorum") == 0 })
 	if err := b.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
