@@ -294,10 +294,25 @@ func (b *Broker) startLocked(ctx context.Context) error {
 	if b.isRunning() {
 		return nil
 	}
-	if err := b.start(ctx); err != nil {
+	var err error
+	for range 3 {
+		if err = b.start(ctx); err == nil || ctx.Err() != nil || !bootRace(err) {
+			break
+		}
+	}
+	if err != nil {
 		return err
 	}
 	return b.waitForLeaders(ctx)
+}
+
+// bootRace reports whether a start failed for a race in the broker's own boot, for
+// which its operator would start it again. On 4.0.5, with
+// deprecated_features.permit.transient_nonexcl_queues = false and queues on disk,
+// the check for such queues may come before their table is there, which ends the
+// boot (one start in 24 on a busy machine).
+func bootRace(err error) bool {
+	return strings.Contains(err.Error(), "are_transient_nonexcl_used")
 }
 
 // start launches the broker and waits until it is usable.
