@@ -27,7 +27,7 @@ func soaking() bool { return os.Getenv("HOPBACK_SOAK") != "" }
 // a slot in the field blocks it here too.
 func faultBroker(t *testing.T, config ...string) *rabbittest.Broker {
 	t.Helper()
-	return rabbittest.Start(t, rabbittest.Options{DeadLetterPrefetch: -1, Config: config})
+	return rabbittest.Start(t, brokerOptions(rabbittest.Options{DeadLetterPrefetch: -1, Config: config}))
 }
 
 // crowd is a load of messages whose fates are known beforehand, on a classic
@@ -55,8 +55,11 @@ const crowdRetries = 3
 // crowdMechanism leaves the choice to Hopback where native is tested: the quorum
 // queue gets it, the classic one cannot.
 func crowdMechanism() string {
-	if mechanism == hopback.Native {
+	switch mechanism {
+	case hopback.Native:
 		return hopback.Auto
+	case hopback.Plugin:
+		return hopback.Plugin
 	}
 	return hopback.Wheel
 }

@@ -19,7 +19,7 @@ func TestReturnToAFullQueue(t *testing.T) {
 	aboutSlots(t)
 	t.Parallel()
 	newWorld(t) // for its skip where there is no broker
-	b := rabbittest.Start(t)
+	b := rabbittest.Start(t, brokerOptions(rabbittest.Options{}))
 	// How soon a slot tries again what was refused: three minutes unless set.
 	if _, err := b.Ctl(t.Context(), "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 1000)."); err != nil {
 		t.Fatal(err)

@@ -65,9 +65,18 @@ var shared struct {
 // asks.
 func sharedBroker() (*rabbittest.Broker, error) {
 	shared.once.Do(func() {
-		shared.broker, shared.err = rabbittest.Run(context.Background(), rabbittest.Options{})
+		shared.broker, shared.err = rabbittest.Run(context.Background(), brokerOptions(rabbittest.Options{}))
 	})
 	return shared.broker, shared.err
+}
+
+// brokerOptions are those of a broker on which the tested mechanism works.
+func brokerOptions(o rabbittest.Options) rabbittest.Options {
+	if mechanism == hopback.Plugin {
+		o.Home = os.Getenv(rabbittest.PluginBroker)
+		o.Plugins = append(o.Plugins, rabbittest.DelayedExchange)
+	}
+	return o
 }
 
 // world is a test's own virtual host and what the test does in it.
@@ -436,22 +445,26 @@ func quick(retries int) hopback.Policy {
 
 // mechanism is what tests use in which the delay plays no part:
 // HOPBACK_TEST_MECHANISM=native runs them over AMQP 1.0, where broker and queue
-// have it.
+// have it, and HOPBACK_TEST_MECHANISM=plugin over the delayed-message plugin of the
+// broker that HOPBACK_PLUGIN_BROKER names.
 var mechanism = os.Getenv("HOPBACK_TEST_MECHANISM")
 
 // aboutSlots skips a test of what native does not have.
 func aboutSlots(t testing.TB) {
 	t.Helper()
-	if mechanism == hopback.Native {
-		t.Skip("native has no slots")
+	if mechanism == hopback.Native || mechanism == hopback.Plugin {
+		t.Skipf("%s has no slots", mechanism)
 	}
 }
 
-// quickRoute is a ladder of one rung, or native, for tests in which the delay
+// quickRoute is a ladder of one rung, or native or the plugin, for tests in which the delay
 // plays no part.
 func quickRoute(queue string, retries int) hopback.Route {
-	if mechanism == hopback.Native {
+	switch mechanism {
+	case hopback.Native:
 		return hopback.Route{Queue: queue, Policy: quick(retries)}
+	case hopback.Plugin:
+		return hopback.Route{Queue: queue, Policy: quick(retries), Mechanism: hopback.Plugin}
 	}
 	return hopback.Route{
 		Queue: queue, Policy: quick(retries), Mechanism: hopback.Ladder, Ladder: []time.Duration{100 * time.Millisecond},

@@ -27,7 +27,7 @@ func TestWaitingAndParkedOutliveRestart(t *testing.T) {
 			"deprecated_features.permit.global_qos = false",
 		}
 	}
-	b := rabbittest.Start(t, o)
+	b := rabbittest.Start(t, brokerOptions(o))
 	w := newWorldOn(t, b)
 	w.declare("classic", "classic")
 	w.declare("quorum", "quorum")

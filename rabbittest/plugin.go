@@ -15,8 +15,8 @@ import (
 // tests that need it are skipped.
 const PluginBroker = "HOPBACK_PLUGIN_BROKER"
 
-// delayedExchange is the name of the plugin.
-const delayedExchange = "rabbitmq_delayed_message_exchange"
+// DelayedExchange is the name of the plugin, for [Options].Plugins.
+const DelayedExchange = "rabbitmq_delayed_message_exchange"
 
 // StartDelayedExchange is [Start] with the delayed-message plugin enabled, on the
 // broker that $HOPBACK_PLUGIN_BROKER names. Where it names none, or one of another
@@ -27,20 +27,20 @@ func StartDelayedExchange(t testing.TB, o ...Options) *Broker {
 	opts := one(o)
 	home := os.Getenv(PluginBroker)
 	if home == "" {
-		t.Skipf("rabbittest: needs a broker with the plugin %s: put the plugin into a broker's plugins folder and name that broker in $%s", delayedExchange, PluginBroker)
+		t.Skipf("rabbittest: needs a broker with the plugin %s: put the plugin into a broker's plugins folder and name that broker in $%s", DelayedExchange, PluginBroker)
 	}
 	in, err := findHome(home)
 	if err != nil {
 		t.Fatalf("rabbittest: $%s: %v", PluginBroker, err)
 	}
-	if !in.brings(delayedExchange) {
-		t.Fatalf("rabbittest: $%s: there is no %s among the plugins of RabbitMQ %s", PluginBroker, delayedExchange, in)
+	if !in.brings(DelayedExchange) {
+		t.Fatalf("rabbittest: $%s: there is no %s among the plugins of RabbitMQ %s", PluginBroker, DelayedExchange, in)
 	}
 	if want := os.Getenv("HOPBACK_TEST_BROKER"); want != "" && want != none && !in.matches(want) {
-		t.Skipf("rabbittest: this run is for RabbitMQ %s, and the broker with the plugin %s is %s", want, delayedExchange, in.Version)
+		t.Skipf("rabbittest: this run is for RabbitMQ %s, and the broker with the plugin %s is %s", want, DelayedExchange, in.Version)
 	}
 	opts.Home = home
-	opts.Plugins = append(slices.Clone(opts.Plugins), delayedExchange)
+	opts.Plugins = append(slices.Clone(opts.Plugins), DelayedExchange)
 	return Start(t, opts)
 }
 

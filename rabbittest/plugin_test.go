@@ -34,7 +34,7 @@ func TestFindHome(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", path, got, err, want)
 		}
-		if brings := got.brings(delayedExchange); brings != strings.HasSuffix(path, "release") {
+		if brings := got.brings(DelayedExchange); brings != strings.HasSuffix(path, "release") {
 			t.Errorf("%s brings the plugin: %v", path, brings)
 		}
 	}
