@@ -26,7 +26,7 @@ RACE := $(shell [ "$$(go env CGO_ENABLED 2>/dev/null)" = 1 ] && command -v "$$(g
 
 # What has no other result over native: it is not the library's consumer, or names
 # its mechanism.
-NOTNATIVE := Router|RichFailure|Replay|Parking|Plugin|Linear|Capabilit|Example|Delayed
+NOTNATIVE := Router|RichFailure|Clients|Replay|Parking|Plugin|Linear|Capabilit|Example|Delayed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # many brokers and tests side by side are too much for two processors
@@ -57,6 +57,7 @@ unit: ## Unit, property and example tests of every module
 
 integration: ## Tests on real brokers, each of BROKERS in turn
 	@scripts/setup.sh $(BROKERS)
+	@scripts/clients.sh
 	@failed=; \
 	for v in $(BROKERS); do \
 		echo "== RabbitMQ $$v"; \

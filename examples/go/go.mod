@@ -1,0 +1,5 @@
+module github.com/hopback/hopback/examples/go
+
+go 1.26
+
+require github.com/rabbitmq/amqp091-go v1.16.0
