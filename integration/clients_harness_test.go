@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -268,10 +269,10 @@ func (p *process) hear(line string) {
 }
 
 // attempts are those of one message, in order.
-func (p *process) attempts(id string) string {
+func (p *process) attempts(id string) []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprint(p.seen[id])
+	return slices.Clone(p.seen[id])
 }
 
 // handledCount is how many different messages it handled.

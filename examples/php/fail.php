@@ -3,6 +3,7 @@
 // Tells the router more than a rejection can: docs/rich-failures.md shows this
 // function, and a test compares the two.
 
+use PhpAmqpLib\Exception\AMQPInvalidArgumentException;
 use PhpAmqpLib\Message\AMQPMessage;
 use PhpAmqpLib\Wire\AMQPTable;
 
@@ -30,7 +31,12 @@ function fail($channel, string $queue, AMQPMessage $msg, Throwable $error, ?stri
     if ($afterMs !== null) $headers->set('x-retry-after', $afterMs);
     $properties['application_headers'] = $headers;
     unset($properties['user_id']);
-    $channel->basic_publish(new AMQPMessage($msg->getBody(), $properties), 'hop.failed', $msg->getRoutingKey(), true);
+    try {
+        $channel->basic_publish(new AMQPMessage($msg->getBody(), $properties), 'hop.failed', $msg->getRoutingKey(), true);
+    } catch (AMQPInvalidArgumentException $e) { // a header that php-amqplib reads and cannot write; the broker can
+        $msg->reject(false);
+        return;
+    }
     $channel->wait_for_pending_acks_returns(20); // throws, and then the message is not acknowledged:
     $msg->ack();                                 // close the connection, and the broker delivers it again
 }

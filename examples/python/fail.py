@@ -1,7 +1,7 @@
 """Tells the router more than a rejection can: docs/rich-failures.md shows this
 function, and a test compares the two."""
 
-import pika
+import struct
 
 
 # channel.confirm_delivery() has been called: a publish then waits for the broker
@@ -22,7 +22,12 @@ def fail(channel, queue, method, properties, body, error, verdict=None, after_ms
         headers["x-retry-after"] = int(after_ms)
     properties.headers = headers
     properties.user_id = None
-    # Raises UnroutableError or NackError, and then the message is not acknowledged.
-    # Close the connection, and the broker delivers it again.
-    channel.basic_publish("hop.failed", method.routing_key, body, properties, mandatory=True)
-    channel.basic_ack(method.delivery_tag)
+    try:
+        # Raises UnroutableError or NackError, and then the message is not acknowledged.
+        # Close the connection, and the broker delivers it again.
+        channel.basic_publish("hop.failed", method.routing_key, body, properties, mandatory=True)
+    except struct.error:
+        # A header that pika reads and cannot write. The broker can.
+        channel.basic_reject(method.delivery_tag, requeue=False)
+    else:
+        channel.basic_ack(method.delivery_tag)
