@@ -18,7 +18,7 @@ import (
 
 // Management reads a broker's management API (the plugin rabbitmq_management),
 // which shows what AMQP 0-9-1 does not: arguments, exchange types and bindings.
-// It only reads, but for [Management.ApplyPolicy]. The account needs the tag "management" and access to the
+// It only reads, but for the methods on policies and bindings that say otherwise. The account needs the tag "management" and access to the
 // virtual host. The password is in no error, and in no log that formats the value.
 type Management struct {
 	// URL is the root of the API without the "/api", with the account, for example

@@ -22,3 +22,13 @@ func (m *Management) Read(ctx context.Context, into any, query string, segments 
 	}
 	return nil
 }
+
+// Lookup is [Management.Read] for a resource that need not be there: false where it
+// is not.
+func (m *Management) Lookup(ctx context.Context, into any, query string, segments ...string) (bool, error) {
+	found, err := m.one(ctx, query, into, segments...)
+	if err != nil {
+		return false, fmt.Errorf("%w (virtual host %q)", err, m.vhost())
+	}
+	return found, nil
+}

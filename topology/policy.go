@@ -163,6 +163,79 @@ func (m *Management) VerifyPolicy(ctx context.Context, p Policy) error {
 	return err
 }
 
+// PolicyInfo is a policy as the broker has it, for whatever it is.
+type PolicyInfo struct {
+	Name     string `json:"name"`
+	Pattern  string `json:"pattern"`
+	ApplyTo  string `json:"apply-to"`
+	Priority int64  `json:"priority"`
+	// Definition is the settings; its numbers are json.Number when it was read.
+	Definition map[string]any `json:"definition"`
+}
+
+// Policies lists the policies of the virtual host. It takes an account with the tag
+// policymaker or administrator.
+func (m *Management) Policies(ctx context.Context) ([]PolicyInfo, error) {
+	var all []PolicyInfo
+	err := each(ctx, m, "", func(o policyState) {
+		all = append(all, PolicyInfo{o.Name, o.Pattern, o.ApplyTo, o.Priority, o.Definition})
+	}, "policies", m.vhost())
+	return all, err
+}
+
+// SetPolicy sets a policy, or replaces the one of its name, whatever else is there:
+// see [Management.ApplyPolicy] for one that looks first.
+func (m *Management) SetPolicy(ctx context.Context, p PolicyInfo) error {
+	body := map[string]any{
+		"pattern": p.Pattern, "definition": p.Definition, "priority": p.Priority, "apply-to": p.ApplyTo,
+	}
+	if err := m.put(ctx, body, "policies", m.vhost(), p.Name); err != nil {
+		return fmt.Errorf("set policy %q: %w", p.Name, err)
+	}
+	return nil
+}
+
+// DeletePolicy removes a policy. One that is not there is no error.
+func (m *Management) DeletePolicy(ctx context.Context, name string) error {
+	if err := m.write(ctx, http.MethodDelete, nil, "policies", m.vhost(), name); err != nil && !errors.Is(err, errNotThere) {
+		return fmt.Errorf("delete policy %q: %w", name, err)
+	}
+	return nil
+}
+
+// Bind makes a binding over HTTP, where its arguments are what JSON can say. One
+// that is there already is no error.
+func (m *Management) Bind(ctx context.Context, b Binding) error {
+	args := map[string]any(b.Args)
+	if args == nil {
+		args = map[string]any{}
+	}
+	body := map[string]any{"routing_key": b.Key, "arguments": args}
+	if err := m.write(ctx, http.MethodPost, body, "bindings", m.vhost(), "e", b.Source, b.letter(), b.Destination); err != nil {
+		return fmt.Errorf("make binding %s: %w", b.name(), err)
+	}
+	return nil
+}
+
+// Unbind removes a binding, whatever the types of its arguments are. properties is
+// what the API calls it among those with the same ends: its properties_key. One that
+// is not there is no error.
+func (m *Management) Unbind(ctx context.Context, b Binding, properties string) error {
+	err := m.write(ctx, http.MethodDelete, nil, "bindings", m.vhost(), "e", b.Source, b.letter(), b.Destination, properties)
+	if err != nil && !errors.Is(err, errNotThere) {
+		return fmt.Errorf("remove binding %s: %w", b.name(), err)
+	}
+	return nil
+}
+
+// letter is what a path of the API calls the kind of a binding's destination.
+func (b Binding) letter() string {
+	if b.ToExchange {
+		return "e"
+	}
+	return "q"
+}
+
 // policyState is a policy as the API shows it.
 type policyState struct {
 	Name       string `json:"name"`
@@ -265,14 +338,27 @@ func (q policedQueue) against(p Policy) []Difference {
 	return diffs
 }
 
-// put writes one resource. It is the only request of this package that changes
-// something over HTTP.
+// put writes one resource.
 func (m *Management) put(ctx context.Context, body any, segments ...string) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("management API: write %s: %w", strings.Join(segments, "/"), err)
+	return m.write(ctx, http.MethodPut, body, segments...)
+}
+
+// write makes a request that changes something; all that do so over HTTP are this
+// one. body may be nil.
+func (m *Management) write(ctx context.Context, method string, body any, segments ...string) error {
+	var text io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("management API: write %s: %w", strings.Join(segments, "/"), err)
+		}
+		text = bytes.NewReader(encoded)
 	}
-	res, fail, err := m.send(ctx, "write", http.MethodPut, "", bytes.NewReader(text), segments...)
+	doing := "write"
+	if method == http.MethodDelete {
+		doing = "delete"
+	}
+	res, fail, err := m.send(ctx, doing, method, "", text, segments...)
 	if err != nil {
 		return err
 	}
@@ -281,6 +367,8 @@ func (m *Management) put(ctx context.Context, body any, segments ...string) erro
 	switch {
 	case res.StatusCode/100 == 2:
 		return nil
+	case res.StatusCode == http.StatusNotFound:
+		return fail(errNotThere)
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		return fail(fmt.Errorf("answered %s: the account needs the tag policymaker or administrator, and access to vhost %q: %s", res.Status, m.vhost(), bytes.TrimSpace(answer)))
 	}
