@@ -89,15 +89,25 @@ func withProperties(p *probe) {
 	p.msg.Timestamp, p.msg.Type, p.msg.AppId = time.Unix(1_700_000_000, 0), "order.created", "shop"
 }
 
-// withHeaders adds what every client library can read and write again.
+// withHeaders adds what the client library of every language can read and write
+// again, so that a header that is lost is the consumer's doing.
 func withHeaders(p *probe) {
 	for k, v := range (amqp.Table{
 		"tenant": "acme", "größe": "überlang", "long": strings.Repeat("é", 500), "empty": "",
-		"small": int32(5), "negative": int64(-3), "large": int64(1_700_000_000_123), "price": 12.5,
-		"yes": true, "no": false, "nothing": nil, "at": time.Unix(1_700_000_000, 0),
-		"list":       []any{"a", int32(1), true},
+		"small": int32(5), "large": int64(1_700_000_000_123), "yes": true, "no": false, "at": time.Unix(1_700_000_000, 0),
+		"list":       []any{"a", int32(1), "z"},
 		"table":      amqp.Table{"street": "Hauptstraße 1", "deeper": amqp.Table{"zip": int32(12345), "tags": []any{"x", "y"}}},
 		"x-trace-id": "theirs", "x-retry-note": "theirs too",
+	}) {
+		p.msg.Headers[k] = v
+	}
+}
+
+// withValues adds what some client libraries read as another value than it is.
+func withValues(p *probe) {
+	for k, v := range (amqp.Table{
+		"negative": int32(-70_000), "negative long": int64(-3), "beyond 2^53": int64(1)<<60 + 1, "fraction": 12.5,
+		"decimal": amqp.Decimal{Scale: 2, Value: 1999}, "void": nil, "bytes": []byte{0xff, 0xfe, 0x00},
 	}) {
 		p.msg.Headers[k] = v
 	}

@@ -151,7 +151,7 @@ var richCases = []*testCase{
 		},
 	},
 	{
-		name: "headers", level: Rich, about: "Every header is kept: nested, empty, dates, and any Unicode",
+		name: "headers", level: Rich, about: "Every header is kept: nested, empty, large, dates, and any Unicode",
 		probes: one("fail,fail,handle", withHeaders),
 		each:   func(c *check, p *probe, events []event) { c.kept(p, events, false) },
 	},
@@ -192,6 +192,11 @@ var richCases = []*testCase{
 const expiration = "3600000"
 
 var exactCases = []*testCase{
+	{
+		name: "header-values", level: Exact, about: "Headers keep values that client libraries read wrongly: fractions, signs, large integers, void, bytes",
+		probes: one("fail,fail,handle", withValues),
+		each:   func(c *check, p *probe, events []event) { c.kept(p, events, false) },
+	},
 	{
 		name: "header-types", level: Exact, about: "Every header keeps its AMQP type: widths of numbers, decimals, bytes, empty lists and tables",
 		probes: one("fail,fail,handle", withTypes),

@@ -46,7 +46,7 @@ type Config struct {
 
 	// Queue is an existing work queue to use, whose failures go to the router. It
 	// must be empty, unless Force is set. Empty means one that is made and
-	// removed, Prefix + "." + QueueType. A queue of that name that does not exist is
+	// removed, DefaultPrefix + "." + QueueType. A queue of that name that does not exist is
 	// made and removed as well.
 	Queue string
 	Force bool
@@ -104,7 +104,7 @@ func (c Config) WithDefaults() Config {
 		c.Prefix = hopback.DefaultPrefix
 	}
 	set(&c.Prefix, DefaultPrefix)
-	set(&c.Queue, c.Prefix+"."+c.QueueType)
+	set(&c.Queue, DefaultPrefix+"."+c.QueueType)
 	if c.RouterRuns {
 		c.Policy = c.Policy.WithDefaults()
 	} else {
@@ -199,7 +199,7 @@ func (c Config) selected() []*testCase {
 
 // The names of what a run makes or watches.
 func (c Config) failed() string  { return router.Exchange(c.Prefix) }
-func (c Config) dead() string    { return c.Prefix + ".dead" }
-func (c Config) shop() string    { return c.Prefix + ".shop" }
+func (c Config) dead() string    { return DefaultPrefix + ".dead" }
+func (c Config) shop() string    { return DefaultPrefix + ".shop" }
 func (c Config) back() string    { return c.Prefix + ".return" }
 func (c Config) parking() string { return hopback.Route{Queue: c.Queue}.WithDefaults().Parking }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -52,7 +53,8 @@ func Command(line string, output io.Writer) Worker {
 			if err == nil {
 				err = errors.New("exit status 0")
 			}
-			if text := last.String(); text != "" {
+			// A URL has a password in it.
+			if text := strings.ReplaceAll(last.String(), env.URL, "$"+EnvURL); text != "" {
 				err = fmt.Errorf("%w\nits last words:\n%s", err, text)
 			}
 			return err

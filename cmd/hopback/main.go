@@ -42,9 +42,13 @@ func commands() []*cobra.Command {
 		verifyCommand(),
 		exportCommand(),
 		serveCommand(),
+		attachCommand(),
+		detachCommand(),
+		statusCommand(),
 		parkedCommand(),
 		lostCommand(),
 		doctorCommand(),
+		conformanceCommand(),
 		versionCommand(),
 		manCommand(),
 	}
