@@ -181,3 +181,18 @@ func TestRouterBlocked(t *testing.T) {
 	eventually(t, "all are handled", func() bool { return l.handledCount() == n })
 	l.check(w)
 }
+
+// A router that started before the work queue was there makes the way back with the
+// first failure, and not with the next look: what waits would come due into hop.lost.
+func TestRouterBeforeTheQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.runRouter(w.routerConfig(routedRoute("work", 3), routedRoute("never-there", 3)))
+	w.attached("work", "quorum")
+	k := w.work("work", rejectUntil(2))
+	w.send("work", "a", "b", "c")
+	eventually(t, "each has had three attempts", func() bool { return len(k.of()) == 9 })
+	if n := w.depth("hop.lost"); n != 0 {
+		t.Errorf("%d messages in hop.lost, want none", n)
+	}
+}

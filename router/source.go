@@ -35,10 +35,12 @@ type source struct {
 
 	parking string // route's, which never changes
 
-	mu       sync.Mutex
-	adopting bool
-	gone     bool       // it could not be adopted
-	pending  []*handoff // until it is
+	mu         sync.Mutex
+	incomplete bool       // not all that it needs could be declared: its work queue may not be there yet
+	completed  time.Time  // when that was tried last because of a message
+	adopting   bool       // what it needs is being declared
+	gone       bool       // it could not be adopted
+	pending    []*handoff // until it is
 
 	repairMu sync.Mutex
 	repaired time.Time
@@ -151,6 +153,23 @@ func (r *Router) prepareRoutes(ctx context.Context, conn topology.Connection) er
 	}
 	r.mu.RUnlock()
 	err := topology.Apply(ctx, conn, all)
+	r.mu.RLock()
+	for _, s := range r.sources {
+		s.mu.Lock()
+		adopting, needs := s.adopting, s.needs
+		s.mu.Unlock()
+		if adopting {
+			continue
+		}
+		alone := err
+		if err != nil { // whose fault is it?
+			alone = topology.Apply(ctx, conn, needs)
+		}
+		s.mu.Lock()
+		s.incomplete = alone != nil && !s.adopting
+		s.mu.Unlock()
+	}
+	r.mu.RUnlock()
 	if ctx.Err() != nil {
 		return fmt.Errorf("prepare the topology of the routes: %w", err)
 	}
@@ -213,6 +232,10 @@ func (r *Router) isParking(queue string) bool {
 func (s *source) take(h *handoff) {
 	h.to = s
 	s.mu.Lock()
+	if s.incomplete && !s.adopting && time.Since(s.completed) > time.Second {
+		s.adopting = true
+		s.r.background.Go(s.complete)
+	}
 	adopting, gone := s.adopting, s.gone
 	if adopting && len(s.pending) < s.r.share() {
 		s.pending = append(s.pending, h)
@@ -270,6 +293,31 @@ func (s *source) adopt() {
 			h.to = r.self
 			h.hold(err)
 		}
+	}
+}
+
+// complete makes what a route needs when a message of it arrives and not all was
+// there when the router looked last: usually its work queue came later. Without the
+// way back, what waits would come due into hop.lost.
+func (s *source) complete() {
+	ctx, cancel := context.WithTimeout(s.r.life, topologyTimeout)
+	defer cancel()
+	session, err := s.r.consume.Session(ctx)
+	if err == nil {
+		err = topology.Apply(ctx, session, s.needs)
+	}
+	if err != nil {
+		s.r.log.Error("not all that a route needs is there", "queue", s.queue, "error", err)
+	} else {
+		s.r.log.Info("all that a route needs is there", "queue", s.queue)
+	}
+	s.mu.Lock()
+	s.adopting, s.incomplete, s.completed = false, err != nil, time.Now()
+	pending := s.pending
+	s.pending = nil
+	s.mu.Unlock()
+	for _, h := range pending {
+		h.decide()
 	}
 }
 
