@@ -143,7 +143,7 @@ func examine(cmd *cobra.Command, t *target, wait time.Duration) (*doctor.Snapsho
 	ctx, cancel := context.WithTimeout(cmd.Context(), readTimeout+wait)
 	defer cancel()
 	s, err := doctor.Read(ctx, t.conn, t.management, doctor.Options{
-		Prefix: t.config.Prefix, Routes: t.config.Routes, Topology: t.topology, Wait: wait,
+		Prefix: t.config.Prefix, Routes: t.config.Routes, Topology: t.topology, RetryPolicies: t.policies, Wait: wait,
 		Watching: func(queues []string, d time.Duration) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "watching %s for %s: %s\n", plural(len(queues), "queue"), short(d), firstLine(strings.Join(queues, ", "), 60))
 		},

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -56,6 +57,10 @@ func drift(v *view, report report) {
 		if d.State == topology.Missing && d.Kind == "binding" && slices.ContainsFunc(ends(d.Name), v.slot) {
 			continue // of such a slot, which comes with its bindings
 		}
+		if d.Kind == "policy" {
+			report(v.policyDiffers(d))
+			continue
+		}
 		report(v.differs(d))
 	}
 	for _, kind := range []string{"exchange", "queue"} {
@@ -107,6 +112,32 @@ func (v *view) differs(d topology.Difference) Finding {
 		f.Reason = d.Note
 	default:
 		f.Severity, f.Reason, f.Fix = Note, d.Note, "give the account the tag management"
+	}
+	return f
+}
+
+// policyDiffers is about the policy of a route with native-linear, without which the
+// broker requeues at once what its consumer rejects.
+func (v *view) policyDiffers(d topology.Difference) Finding {
+	f := Finding{Severity: Error, Kind: "policy", Name: d.Name, Fix: "run hopback apply"}
+	for queue, route := range v.routes {
+		if p, ok := route.RetryPolicy(v.Prefix); ok && p.Name == d.Name {
+			f.Queue, f.about = queue, []string{queue}
+		}
+	}
+	switch d.State {
+	case topology.Missing:
+		f.Reason = "the policy by which the broker holds back this queue's failed messages is missing: they come back at once"
+		if d.Note != "" {
+			f.Reason, f.Fix = d.Note, "create the work queue, and run hopback apply"
+		}
+	case topology.Differs:
+		f.Reason = fmt.Sprintf("%s is %v on the broker, and the configuration wants %v", d.Key, d.Have, d.Want)
+	case topology.Conflict:
+		f.Reason, f.Fix = cmp.Or(d.Note, fmt.Sprintf("%s is %v, and the configuration wants %v", d.Key, d.Have, d.Want)),
+			"take away what is in the way, or choose another mechanism, and run hopback apply"
+	default:
+		f.Severity, f.Reason, f.Fix = Note, d.Note, "give the account the tag policymaker"
 	}
 	return f
 }

@@ -465,6 +465,26 @@ var faults = []fault{
 			"warning drift orders.parked", "warning drift hop.error -> orders.parked (key \"orders\")",
 		}
 	}},
+	{"drift/native-linear", func(w *world, broken bool) []string {
+		if !w.from(4, 3) {
+			return nil
+		}
+		linear := hopback.Policy{MaxRetries: 3, MaxAge: hopback.Unlimited, Schedule: hopback.Schedule{
+			Backoff: hopback.Linear, Jitter: hopback.NoJitter, Base: time.Second, Max: 3 * time.Second,
+		}}
+		route := hopback.Route{Queue: "orders", Mechanism: hopback.NativeLinear, Policy: linear, Declare: &hopback.Declare{}}
+		w.apply(route)
+		w.configured(route)
+		w.scope.Routes = true
+		set, _ := route.RetryPolicy("")
+		if !broken {
+			w.must(w.management.ApplyPolicy(w.T.Context(), set))
+			return nil
+		}
+		set.Definition["delayed-retry-min"] = int64(2000) // as an earlier configuration had it
+		w.must(w.management.ApplyPolicy(w.T.Context(), set))
+		return []string{"error drift orders"}
+	}},
 	{"dead-letter-stuck", func(w *world, broken bool) []string {
 		w.exchange("back", "fanout")
 		w.work("orders")

@@ -19,6 +19,9 @@ type Options struct {
 	Routes []hopback.Route
 	// Topology is what the routes need, to compare the broker with.
 	Topology topology.Topology
+	// RetryPolicies are those of routes with the mechanism native-linear, as
+	// hopback.Route.RetryPolicy gives them.
+	RetryPolicies []topology.Policy
 	// Wait is how long queues are watched that look stuck, or as if messages went
 	// round in them. Nothing is waited for where none does. 0 does not watch.
 	Wait time.Duration
@@ -59,7 +62,7 @@ func Read(ctx context.Context, conn *amqp.Connection, m *topology.Management, o 
 	if err := s.readMore(ctx, m); err != nil {
 		return nil, err
 	}
-	if err := s.compare(ctx, conn, m, o.Topology); err != nil {
+	if err := s.compare(ctx, conn, m, o); err != nil {
 		return nil, err
 	}
 	return s, s.watch(ctx, m, o)
@@ -97,13 +100,24 @@ func (s *Snapshot) readMore(ctx context.Context, m *topology.Management) error {
 }
 
 // compare makes the plan of what the configuration's routes need.
-func (s *Snapshot) compare(ctx context.Context, conn *amqp.Connection, m *topology.Management, t topology.Topology) (err error) {
+func (s *Snapshot) compare(ctx context.Context, conn *amqp.Connection, m *topology.Management, o Options) (err error) {
 	if len(s.Routes) == 0 {
 		return nil
 	}
-	s.Drift, err = topology.MakePlan(ctx, conn, m, t)
+	s.Drift, err = topology.MakePlan(ctx, conn, m, o.Topology)
 	if err != nil {
 		return fmt.Errorf("compare the broker with the configuration: %w", err)
+	}
+	for _, p := range o.RetryPolicies {
+		plan, err := m.PlanPolicy(ctx, p)
+		if err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("compare the broker's policies with the configuration: %w", err)
+			}
+			s.Unseen = append(s.Unseen, fmt.Sprintf("the policy %s could not be compared: %v", p.Name, err))
+			continue
+		}
+		s.Drift.Differences = append(s.Drift.Differences, plan.Differences...)
 	}
 	return nil
 }

@@ -204,7 +204,12 @@ func (w *world) configured(routes ...hopback.Route) {
 	w.T.Helper()
 	t, err := hopback.Topology("", routes...)
 	w.must(err)
-	w.options.Routes, w.options.Topology = routes, t
+	w.options.Routes, w.options.Topology, w.options.RetryPolicies = routes, t, nil
+	for _, r := range routes {
+		if p, ok := r.RetryPolicy(""); ok {
+			w.options.RetryPolicies = append(w.options.RetryPolicies, p)
+		}
+	}
 }
 
 // apply applies our own topology, as hopback apply does.
