@@ -336,6 +336,7 @@ func TestPanickingObserver(t *testing.T) {
 // A work queue that can refuse a message gets slots of its own, where the
 // management API can be asked.
 func TestQueueThatRefusesIsIsolated(t *testing.T) {
+	aboutSlots(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.declare("work", "classic", "x-max-length", int32(1000), "x-overflow", "reject-publish")

@@ -134,8 +134,8 @@ func TestOwnQueuesDeleted(t *testing.T) {
 				w.deleteExchange("hop.lost")
 			}, false},
 		} {
-			if mechanism == hopback.Native && !step.poison {
-				continue // it needs none of these
+			if noSlots() && !step.poison {
+				continue // there are none of these
 			}
 			step.remove()
 			before, handled := gate.published(), l.handledCount()
@@ -245,6 +245,9 @@ func TestPermissionLostMidway(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if mechanism == hopback.Plugin && strings.Contains(c.name, "slots") {
+				t.Skip("with the plugin, who may not make sure of the way back is not subscribed: see TestPlugin")
+			}
 			w := newWorld(t)
 			w.declare("work", "quorum")
 			w.apply(quickRoute("work", 3))

@@ -48,7 +48,8 @@ func asPublished(m *hopback.Message) amqp.Publishing {
 func usersHeaders(h amqp.Table) amqp.Table {
 	users := maps.Clone(h)
 	maps.DeleteFunc(users, func(k string, _ any) bool {
-		return strings.HasPrefix(k, "x-retry-") || strings.Contains(k, "death") || k == "x-delivery-count" || k == "x-acquired-count"
+		return strings.HasPrefix(k, "x-retry-") || strings.Contains(k, "death") || k == "x-delivery-count" || k == "x-acquired-count" ||
+			k == "x-delay" && mechanism == hopback.Plugin // which leaves it in
 	})
 	if len(users) == 0 {
 		return nil
@@ -262,7 +263,7 @@ func TestHeadersThatActAreTakenOff(t *testing.T) {
 		}
 		for _, key := range []string{"CC", "BCC", "x-delay", "x-received-from", "x-stream-offset", "x-death"} {
 			for _, k := range seen.of()[1:] {
-				if v, there := k.Headers[key]; there && key != "x-death" {
+				if v, there := k.Headers[key]; there && key != "x-death" && !(key == "x-delay" && mechanism == hopback.Plugin) {
 					t.Errorf("attempt %d has %s: %v", k.Attempt, key, v)
 				}
 			}

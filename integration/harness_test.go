@@ -452,10 +452,14 @@ var mechanism = os.Getenv("HOPBACK_TEST_MECHANISM")
 // aboutSlots skips a test of what native does not have.
 func aboutSlots(t testing.TB) {
 	t.Helper()
-	if mechanism == hopback.Native || mechanism == hopback.Plugin {
+	if noSlots() {
 		t.Skipf("%s has no slots", mechanism)
 	}
 }
+
+// noSlots reports whether the tested mechanism holds any delay, to the ms, and no
+// retry is a dead-lettering.
+func noSlots() bool { return mechanism == hopback.Native || mechanism == hopback.Plugin }
 
 // quickRoute is a ladder of one rung, or native or the plugin, for tests in which the delay
 // plays no part.
