@@ -88,6 +88,9 @@ func (s *survey) bind(p *Plan, q *queue, x string, r Request) {
 			})
 		}
 	}
+	if r.Copies == Unbind && len(others) > 0 {
+		p.note("bindings cannot be exchanged in one step: ours is made first, so that nothing is lost, and a message that is rejected in the milliseconds between goes both ways")
+	}
 	p.note("the queue was declared with x-dead-letter-exchange %q, and an argument beats every policy: so it is attached by a binding on that exchange. "+
 		"What anything else publishes there with this key flows to the router too, and is parked in %s.parked as unknown-origin", x, s.failed())
 	if q.Type == quorum && !s.atLeastOnce(q) {

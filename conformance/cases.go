@@ -97,7 +97,7 @@ func withHeaders(p *probe) {
 		"small": int32(5), "large": int64(1_700_000_000_123), "yes": true, "no": false, "at": time.Unix(1_700_000_000, 0),
 		"list":       []any{"a", int32(1), "z"},
 		"table":      amqp.Table{"street": "Hauptstraße 1", "deeper": amqp.Table{"zip": int32(12345), "tags": []any{"x", "y"}}},
-		"x-trace-id": "theirs", "x-retry-note": "theirs too",
+		"x-trace-id": "theirs", theirs: "theirs too",
 	}) {
 		p.msg.Headers[k] = v
 	}
@@ -105,6 +105,7 @@ func withHeaders(p *probe) {
 
 // withValues adds what some client libraries read as another value than it is.
 func withValues(p *probe) {
+	p.exotic = true
 	for k, v := range (amqp.Table{
 		"negative": int32(-70_000), "negative long": int64(-3), "beyond 2^53": int64(1)<<60 + 1, "fraction": 12.5,
 		"decimal": amqp.Decimal{Scale: 2, Value: 1999}, "void": nil, "bytes": []byte{0xff, 0xfe, 0x00},
@@ -115,6 +116,7 @@ func withValues(p *probe) {
 
 // withTypes adds every AMQP type that there is, nested and empty ones too.
 func withTypes(p *probe) {
+	p.exotic = true
 	for k, v := range (amqp.Table{
 		"i8": int8(-3), "u8": uint8(200), "i16": int16(-300), "u16": uint16(60_000), "i32": int32(7), "u32": uint32(4_000_000_000),
 		"i64": int64(7), "i64 large": int64(1)<<60 + 1, "f32": float32(1.5), "f64": 0.1, "f64 whole": float64(2),

@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,48 +148,59 @@ func (c *check) record(p *probe, f fate, events []event) {
 }
 
 // kept checks that a message is still what it was when it was published: as it came
-// out of each attempt, as it came back, and as it was parked.
+// out of each attempt, as it came back, and as it was parked. What is wrong is told
+// once, where it is first seen.
 func (c *check) kept(p *probe, events []event, strictly bool) {
+	seen := map[string]bool{}
 	for i, e := range failures(events) {
-		c.content(p, fmt.Sprintf("after attempt %d", i+1), i+1, e, strictly)
-		if want := c.cfg.Queue; p.key == "" && e.d.RoutingKey != want {
-			c.add(i+1, "another routing key", show(want), show(e.d.RoutingKey), "publish with the routing key of the delivery")
+		c.content(p, seen, "as it came out", p.first+i+1, e, strictly)
+		if want := c.cfg.Queue; p.key == "" && e.d.RoutingKey != want && !seen["routing key"] {
+			seen["routing key"] = true
+			c.add(p.first+i+1, "another routing key", show(want), show(e.d.RoutingKey), "publish with the routing key of the delivery")
 		}
 	}
-	for _, where := range []string{returned, parked} {
+	for where, when := range map[string]string{returned: "as it came back", parked: "as it was parked"} {
 		for _, e := range in(events, where) {
-			c.content(p, where, 0, e, strictly)
+			c.content(p, seen, when, 0, e, strictly)
 		}
 	}
 }
 
-func (c *check) content(p *probe, when string, n int, e event, strictly bool) {
+func (c *check) content(p *probe, seen map[string]bool, when string, n int, e event, strictly bool) {
+	wrong := func(what, name, expected, actual, fix string) {
+		if !seen[name] {
+			seen[name] = true
+			c.add(n, fmt.Sprintf("%s %s, %s", what, name, when), expected, actual, fix)
+		}
+	}
 	for _, prop := range properties(&p.msg, &e.d) {
 		if prop.is != prop.was {
-			c.add(n, fmt.Sprintf("another %s, %s", prop.name, when), show(prop.was), show(prop.is), fixCopy)
+			wrong("another", prop.name, show(prop.was), show(prop.is), fixCopy)
 		}
 	}
 	if string(e.d.Body) != string(p.msg.Body) {
-		c.add(n, "another body, "+when, fmt.Sprintf("%d bytes %s", len(p.msg.Body), show(p.msg.Body)), fmt.Sprintf("%d bytes %s", len(e.d.Body), show(e.d.Body)),
+		wrong("another", "body", fmt.Sprintf("%d bytes %s", len(p.msg.Body), show(p.msg.Body)), fmt.Sprintf("%d bytes %s", len(e.d.Body), show(e.d.Body)),
 			"publish the bytes of the body as they were delivered, without decoding them")
 	}
-	for k, was := range p.msg.Headers {
-		if strings.HasPrefix(k, "x-retry-") {
-			continue
-		}
+	for _, k := range slices.Sorted(maps.Keys(p.msg.Headers)) {
+		was := p.msg.Headers[k]
 		is, there := e.d.Headers[k]
 		switch {
+		case strings.HasPrefix(k, "x-retry-") && !strings.HasPrefix(k, theirs):
 		case !there:
-			c.add(n, fmt.Sprintf("no header %s, %s", k, when), show(was), "no such header", fixCopy)
+			wrong("no", "header "+k, show(was), "no such header", fixCopy)
 		case !same(was, is, strictly):
 			fix := fixCopy
-			if same(was, is, false) {
-				fix = "keep the header's AMQP type, if your client library lets you: this is more than level rich asks for"
+			if p.exotic {
+				fix = "where your client library reads or writes this type wrongly, reject the message instead of publishing it: the broker keeps it as it is"
 			}
-			c.add(n, fmt.Sprintf("another header %s, %s", k, when), show(was), show(is), fix)
+			wrong("another", "header "+k, show(was), show(is), fix)
 		}
 	}
 }
+
+// theirs begins the name of a header that looks like one of ours and is not.
+const theirs = "x-retry-note"
 
 // eachPublished calls f for what the consumer published, with the number of the
 // attempt.

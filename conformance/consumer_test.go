@@ -178,8 +178,7 @@ func (k consumer) headers(env conformance.Env, d amqp.Delivery, word string, aft
 	owner := d.Headers[attempt.HeaderQueue]
 	foreign := owner != nil && owner != env.Queue && !k.is("keeps another queue's record")
 	for name, v := range d.Headers {
-		_, added := brokers[name]
-		if !added && !(foreign && strings.HasPrefix(name, "x-retry-")) {
+		if name != "x-death" && !(foreign && strings.HasPrefix(name, "x-retry-")) {
 			h[name] = v
 		}
 	}
@@ -202,12 +201,6 @@ func (k consumer) headers(env conformance.Env, d amqp.Delivery, word string, aft
 		case "copies x-death":
 			if v, ok := d.Headers["x-death"]; ok {
 				h["x-death"] = v
-			}
-		case "copies what the broker added":
-			for name := range brokers {
-				if v, ok := d.Headers[name]; ok && name != "x-death" {
-					h[name] = v
-				}
 			}
 		case "drops headers":
 			maps.DeleteFunc(h, func(name string, _ any) bool { return !strings.HasPrefix(name, "x-retry-") })
@@ -249,13 +242,6 @@ func (k consumer) headers(env conformance.Env, d amqp.Delivery, word string, aft
 	return h
 }
 
-// brokers are the headers that RabbitMQ adds to a delivery.
-var brokers = map[string]bool{
-	"x-death": true, "x-delivery-count": true, "x-acquired-count": true,
-	"x-first-death-exchange": true, "x-first-death-queue": true, "x-first-death-reason": true,
-	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
-}
-
 // wrong is a consumer with faults, and the cases that are meant for them, each with
 // words that its failure must have: so that it fails for that, and for nothing else.
 type wrong struct {
@@ -283,7 +269,7 @@ var wrongConsumers = []wrong{
 	{consumer{"writes numbers as texts", "rejects by publishing again"}, map[string]string{"headers": "string \"5\"", "same-message": "was published"}},
 	{consumer{"keeps user-id"}, map[string]string{"user-id": "until its delivery limit"}},
 	{consumer{"acknowledges before the confirm"}, map[string]string{"returned": "the message is lost", "refused": "the message is lost"}},
-	{consumer{"adds a content type", "copies what the broker added", "publishes transient"}, map[string]string{
+	{consumer{"adds a content type", "publishes transient"}, map[string]string{
 		"absent": "another content-type", "properties": "another delivery-mode",
 	}},
 	{consumer{"publishes without mandatory", "knows no verdict", "publishes persistent", "loses fractions"}, map[string]string{
@@ -296,7 +282,7 @@ var wrongConsumers = []wrong{
 	}, map[string]string{
 		"refused": "the message is lost",
 		"after":   "another x-retry-after", "error": "no x-retry-error-type", "origin": "another x-retry-exchange", "no-x-death": "x-death was copied",
-		"derived": "is left: x-retry-id", "properties": "another content-type", "body": "another body", "expiration": "another expiration",
+		"derived": "is left: x-retry-id", "properties": "another content-type", "body": "another body, as it came out", "expiration": "another expiration",
 		"header-types": "int64 7",
 	}},
 }

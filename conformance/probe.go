@@ -12,13 +12,14 @@ import (
 
 // probe is one message and what must become of it.
 type probe struct {
-	id    string
-	words []string
-	msg   amqp.Publishing
-	first int       // attempts that it has had before, by other people's count
-	key   string    // published to the exchange of the run with it; empty: straight to the queue
-	sent  time.Time // just before it was published
-	left  bool      // found unsettled in the work queue at the end
+	id     string
+	words  []string
+	msg    amqp.Publishing
+	first  int       // attempts that it has had before, by other people's count
+	key    string    // published to the exchange of the run with it; empty: straight to the queue
+	sent   time.Time // just before it was published
+	exotic bool      // has headers that not every client library can keep
+	left   bool      // found unsettled in the work queue at the end
 }
 
 // step is how one attempt must end.

@@ -34,7 +34,12 @@ func TestBrokerFaults(t *testing.T) {
 			})
 		}},
 	} {
-		t.Run(f.name, func(t *testing.T) { f.test(t, b) })
+		t.Run(f.name, func(t *testing.T) {
+			if mechanism == hopback.Plugin && (f.name == "restart" || f.name == "kill") {
+				t.Skip("the plugin loses what comes due around a restart of its node: docs/plugin.md")
+			}
+			f.test(t, b)
+		})
 	}
 }
 
