@@ -556,3 +556,31 @@ func TestForeign(t *testing.T) {
 	}
 	w.await("hop.failed", 2)
 }
+
+// An account with the tag policymaker and the permissions that docs/attach.md names
+// is enough, also where it may not read operator policies.
+func TestPolicymaker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	needs, err := router.Topology("")
+	w.must(err)
+	w.must(topology.Apply(t.Context(), w.conn, needs))
+	w.must(w.ch.ExchangeDeclare("dlx", "fanout", true, false, false, false, nil))
+	w.declare("plain", "quorum")
+	w.declare("bound", "quorum", "x-dead-letter-exchange", "dlx")
+	user := "maker-" + w.vhost
+	w.must(w.b.AddUser(t.Context(), user, "s3cret", w.vhost, "^$", `^hop\.failed$`, `^dlx$`))
+	w.must(w.b.Put(t.Context(), "/api/users/"+url.PathEscape(user), map[string]any{"password": "s3cret", "tags": "policymaker"}))
+	u, err := url.Parse(w.b.ManagementURL())
+	w.must(err)
+	u.User = url.UserPassword(user, "s3cret")
+	w.m.URL = u.String()
+	for _, q := range []string{"plain", "bound"} {
+		w.attach(attach.Request{Queue: q})
+		w.reject("", q, q, 2)
+	}
+	w.await("hop.failed", 4)
+	for _, q := range []string{"plain", "bound"} {
+		w.detach(attach.Request{Queue: q})
+	}
+}

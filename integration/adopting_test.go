@@ -252,10 +252,19 @@ func TestAdoptThreeTiers(t *testing.T) {
 			route.Parking = "main.error"
 			cfg := w.routerConfig(route)
 			cfg.Routes[0].CountDeaths = true
-			w.runRouter(cfg)
+			r := w.runRouter(cfg)
 			w.attachQueue(attach.Request{Queue: "main", Copies: attach.Unbind})
 			l.send(w, "main", fresh)
 			eventually(t, "all are parked", func() bool { return w.depth("main.error") == underWay+fresh })
+			byRouter := map[string]bool{}
+			for _, e := range r.events.of("parked") {
+				byRouter[e.MessageID] = e.Reason == attempt.ReasonExhausted
+			}
+			for i := range fresh {
+				if id := "main-" + strconv.Itoa(underWay+i); !byRouter[id] {
+					t.Errorf("%s was not parked by the router as exhausted: its consumer's own count got in the way", id)
+				}
+			}
 			if n := w.depth("main.retry"); n != 0 {
 				t.Errorf("%d messages wait in the queue that holds them no more", n)
 			}
