@@ -131,7 +131,7 @@ the slots of all queues together; own: in slots of this queue alone).`,
 
 // open reads the file, or makes do without one, and needs the management API.
 func (f *attachFlags) open(cmd *cobra.Command) (*config.Config, *topology.Management, error) {
-	c, err := (&parkedFlags{file: f.file}).load(cmd)
+	c, err := loadAny(cmd, f.file)
 	if err == nil {
 		err = c.NeedBroker()
 	}

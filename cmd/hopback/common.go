@@ -64,6 +64,16 @@ func load(cmd *cobra.Command, file string) (*config.Config, error) {
 	return config.Load(file, cmd.InOrStdin(), os.Getenv)
 }
 
+// loadAny reads the file, or makes do without one where the environment says where
+// the broker is.
+func loadAny(cmd *cobra.Command, file string) (*config.Config, error) {
+	c, err := load(cmd, file)
+	if errors.Is(err, os.ErrNotExist) && file == config.DefaultFile && os.Getenv(config.EnvBrokerURL) != "" {
+		return config.Parse("the environment", []byte("version: 1\n"), os.Getenv)
+	}
+	return c, err
+}
+
 // connectTimeout bounds the way to a connection. A broker that is there answers
 // in milliseconds.
 const connectTimeout = 15 * time.Second

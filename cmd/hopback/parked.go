@@ -91,7 +91,7 @@ func (l *lot) close() { ignore(l.conn) }
 
 // open connects and opens the queues that the arguments name.
 func (f *parkedFlags) open(cmd *cobra.Command, names ...string) (*lot, error) {
-	c, err := f.load(cmd)
+	c, err := loadAny(cmd, f.file)
 	if err != nil {
 		return nil, err
 	}
@@ -135,16 +135,6 @@ func explainQueue(err error) error {
 		return fmt.Errorf("%w\nUse --force to look nevertheless", err)
 	}
 	return err
-}
-
-// load reads the file, or makes do without one where the environment says where
-// the broker is.
-func (f *parkedFlags) load(cmd *cobra.Command) (*config.Config, error) {
-	c, err := load(cmd, f.file)
-	if errors.Is(err, os.ErrNotExist) && f.file == config.DefaultFile && os.Getenv(config.EnvBrokerURL) != "" {
-		return config.Parse("the environment", []byte("version: 1\n"), os.Getenv)
-	}
-	return c, err
 }
 
 type naming struct {

@@ -94,7 +94,7 @@ queues, dry_run, errors (line, id, error; the first 20).`,
 	dry := cmd.Flags().Bool("dry-run", false, "read, and look for the queues; publish nothing")
 	yes := cmd.Flags().BoolP("yes", "y", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := flags.load(cmd)
+		c, err := loadAny(cmd, flags.file)
 		if err != nil {
 			return err
 		}

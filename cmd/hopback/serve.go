@@ -22,6 +22,7 @@ type serveOptions struct {
 	file, listen    *string
 	prefetch        int
 	shutdownTimeout time.Duration
+	load            func(*cobra.Command, string) (*config.Config, error)
 }
 
 func serveCommand() *cobra.Command {
@@ -32,6 +33,9 @@ func serveCommand() *cobra.Command {
 the queue <prefix>.failed, applies the policy of the queue that it failed in, and
 sends it back there after its delay, or to its parking queue after its last retry.
 A work queue takes part when its dead-letter exchange is <prefix>.failed.
+
+Without a file, where $HOPBACK_BROKER_URL says where the broker is, every queue goes
+by the policy "default".
 
 Queues that no route names are served too, by the policy "default"; with
 --unrouted park their messages rest in <prefix>.failed.parked instead. What the
@@ -72,6 +76,10 @@ Exit status: 0 after SIGTERM or Ctrl-C; 1 an error, or not all was finished in t
 		must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.of, cobra.ShellCompDirectiveNoFileComp)))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.load = load
+		if _, err := os.Stat(*o.file); err != nil {
+			o.load = loadAny // a file that goes while the router runs is an error, though
+		}
 		log := serveLogger(cmd.ErrOrStderr(), format.value, level.value)
 		reload, stop := reloads(cmd.Context())
 		defer stop()
@@ -131,7 +139,7 @@ func reloads(ctx context.Context) (<-chan struct{}, func()) {
 
 // routerConfig reads the configuration file as what a router shall do.
 func routerConfig(cmd *cobra.Command, o serveOptions, retryUnrouted bool, log *slog.Logger) (router.Config, error) {
-	c, err := load(cmd, *o.file)
+	c, err := o.load(cmd, *o.file)
 	if err == nil {
 		err = c.NeedBroker()
 	}
