@@ -15,6 +15,7 @@ import (
 // The workers in docs/conformance.md, with the rich failures of docs/rich-failures.md,
 // are right at level rich.
 func TestWorkersOfTheDocs(t *testing.T) {
+	t.Parallel()
 	b := rabbittest.Shared(t)
 	examples, err := filepath.Abs("../examples")
 	if err != nil {

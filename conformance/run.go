@@ -130,7 +130,7 @@ func (r *runner) finish(ctx context.Context) ([]amqp.Delivery, error) {
 		return nil, nil
 	}
 	for again := false; ; again = true {
-		if r.complete {
+		if r.complete && r.up {
 			// What is last in the queue goes through all its attempts. What was
 			// before it is handled then, but for a worker that is slow just now.
 			last := newProbe(r.newID("last")(), Reject)

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	// The tests wait for delays and for patience more than they work. A -parallel on
 	// the command line wins, since flags are parsed later.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -83,6 +83,7 @@ func leavesNothing(t *testing.T, b *rabbittest.Broker, amqpURL string) {
 // A correct consumer passes everything, whether it rejects or leaves what it could
 // not hand over.
 func TestCorrectConsumer(t *testing.T) {
+	t.Parallel()
 	b := rabbittest.Shared(t)
 	for _, kind := range []string{"quorum", "classic"} {
 		for _, k := range []consumer{nil, {"leaves what was not taken"}} {
@@ -117,6 +118,7 @@ var silent = []string{"swallows failures", "swallows crashes", "counts only with
 
 // Each wrong consumer is found by the cases that are meant for it.
 func TestWrongConsumers(t *testing.T) {
+	t.Parallel()
 	b := rabbittest.Shared(t)
 	for _, w := range wrongConsumers {
 		t.Run(strings.Join(w.faults, ", "), func(t *testing.T) {
@@ -124,7 +126,7 @@ func TestWrongConsumers(t *testing.T) {
 			cfg := config(t, b, w.faults)
 			cfg.Cases = slices.Sorted(maps.Keys(w.cases))
 			if slices.ContainsFunc(w.faults, func(f string) bool { return slices.Contains(silent, f) }) {
-				cfg.Patience = 5 * time.Second
+				cfg.Patience = 4 * time.Second
 			}
 			if w.faults.is("keeps user-id") {
 				cfg.WorkerURL = otherUser(t, b, cfg.URL)
@@ -155,14 +157,15 @@ func otherUser(t *testing.T, b *rabbittest.Broker, amqpURL string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.AddUser(t.Context(), "other-user", "geheim", uri.Vhost, ".*", ".*", ".*"); err != nil {
+	name := "of " + uri.Vhost // users are the broker's, not a virtual host's
+	if err := b.AddUser(t.Context(), name, "geheim", uri.Vhost, ".*", ".*", ".*"); err != nil {
 		t.Fatal(err)
 	}
 	u, err := url.Parse(amqpURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.User = url.UserPassword("other-user", "geheim")
+	u.User = url.UserPassword(name, "geheim")
 	return u.String()
 }
 
@@ -196,6 +199,7 @@ func TestEveryCaseCanFail(t *testing.T) {
 
 // What cannot work is told as an error, and nothing is left behind.
 func TestErrors(t *testing.T) {
+	t.Parallel()
 	b := rabbittest.Shared(t)
 	for name, tt := range map[string]struct {
 		change func(t *testing.T, cfg *conformance.Config)
