@@ -237,6 +237,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// withQueue makes a work queue with messages, or a parking queue.
 func withQueue(t *testing.T, amqpURL, name string, messages int) {
 	t.Helper()
 	conn, err := amqp.Dial(amqpURL)
@@ -249,7 +250,11 @@ func withQueue(t *testing.T, amqpURL, name string, messages int) {
 		err = ch.Confirm(false)
 	}
 	if err == nil {
-		_, err = ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "hop.failed"})
+		args := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "hop.failed"}
+		if strings.HasSuffix(name, ".parked") {
+			args = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)}
+		}
+		_, err = ch.QueueDeclare(name, true, false, false, false, args)
 	}
 	for i := 0; i < messages && err == nil; i++ {
 		var c *amqp.DeferredConfirmation
