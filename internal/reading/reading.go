@@ -269,14 +269,21 @@ func (r *Reader) receive(ctx context.Context, c *chunk, n int) error {
 			if err != nil {
 				return err
 			}
-			// What others have taken, nobody can tell from what is on its way; but only
-			// where there are others. (A quorum queue counts a cancelled consumer as long
-			// as it holds something, a classic queue does not.)
-			ours := len(r.chunks)
-			if r.o.Classic {
-				ours = 1
-			}
-			if left.Messages == 0 && (r.consumers > 0 || left.Consumers > ours) {
+			// What others have taken must be told from what is on its way. A quorum
+			// queue counts who has taken something, a cancelled consumer too. A classic
+			// queue does not; but what it has sent arrives before an answer on the same
+			// channel, the second at the latest: the queue is one process, which sends
+			// to the channel's before it answers the first.
+			switch {
+			case left.Messages > 0:
+			case r.o.Classic:
+				for range 2 {
+					if _, err := inspect(ctx, c.ch, r.queue); err != nil {
+						return err
+					}
+				}
+				empty++
+			case r.consumers > 0 || left.Consumers > len(r.chunks):
 				empty++
 			}
 			if empty == 3 || time.Since(began) > patience {
