@@ -237,7 +237,7 @@ func (r *Reader) receive(ctx context.Context, c *chunk, n int) error {
 		c.received++
 		c.held++
 		r.fetched++
-		r.bytes += len(d.Body) + 512
+		r.bytes += len(d.Body) + 768 + 128*len(d.Headers) // what Go takes for it, not what went over the wire
 	}
 	var timer *time.Timer
 	began, empty := time.Now(), 0
