@@ -66,14 +66,14 @@ func main() {
 func run(ctx context.Context) error {
 	var o options
 	versions := flag.String("brokers", os.Getenv("BROKERS"), "broker versions, separated by spaces; default: the first installed")
-	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million, router, mechanisms, native")
+	only := flag.String("only", "handoff,happy,lateness", "which: handoff, happy, lateness, million, router, router-million, mechanisms, native")
 	rates := flag.String("rates", "2000,4000", "retries a second, for lateness")
 	precisions := flag.String("precision", "auto", "precisions of the wheel, for lateness: auto, one, two")
 	flag.StringVar(&o.mechanism, "mechanism", hopback.Wheel, "mechanism, for lateness: wheel, native")
 	flag.IntVar(&o.messages, "messages", 20_000, "messages a round, for handoff and happy")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds; the median counts")
 	flag.DurationVar(&o.duration, "for", time.Minute, "how long each rate is sustained, for lateness")
-	flag.IntVar(&o.million, "n", 1_000_000, "messages, for million")
+	flag.IntVar(&o.million, "n", 1_000_000, "messages, for million and router-million")
 	flag.IntVar(&o.prefetch, "prefetch", 500, "prefetch, the same for all loops")
 	flag.IntVar(&o.concurrency, "concurrency", 10, "handlers at once")
 	flag.BoolVar(&o.asJSON, "json", false, "print JSON")
@@ -134,7 +134,7 @@ func runOn(ctx context.Context, version string, o options) ([]figure, error) {
 		name string
 		run  func(context.Context, *rabbittest.Broker, options) ([]figure, error)
 	}{
-		{"handoff", handoff}, {"happy", happy}, {"lateness", lateness}, {"million", million}, {"router", routed}, {"mechanisms", mechanisms}, {"native", nativeSettlements},
+		{"handoff", handoff}, {"happy", happy}, {"lateness", lateness}, {"million", million}, {"router", routed}, {"router-million", routerMillion}, {"mechanisms", mechanisms}, {"native", nativeSettlements},
 	} {
 		if !slices.Contains(o.only, bench.name) {
 			continue

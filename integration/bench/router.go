@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -293,4 +295,60 @@ func routerLatency(ctx context.Context, url string, o options, rate int) ([]time
 	}
 	_, err = b.ch.QueuePurge(slot, false)
 	return seen.late, err
+}
+
+// routerMillion lets a router retry very many messages and watches its memory while
+// they wait.
+func routerMillion(ctx context.Context, b *rabbittest.Broker, o options) ([]figure, error) {
+	if err := declareRouted(ctx, b.URL()); err != nil {
+		return nil, err
+	}
+	const parts = 10
+	n := o.million / parts
+	count := &counting{done: make(chan struct{})}
+	count.left.Store(int64(n))
+	stop, err := runRouters(ctx, b.URL(), o, 1, count)
+	if err != nil {
+		return nil, err
+	}
+	var heap [parts]float64
+	for i := range parts {
+		err := fill(b.URL(), workQueue, n)
+		if err == nil {
+			err = rejectAll(b.URL(), n)
+		}
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		select {
+		case <-count.done:
+			count.done = make(chan struct{})
+			count.left.Store(int64(n))
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), stop())
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		heap[i] = float64(m.HeapAlloc) / (1 << 20)
+		fmt.Fprintf(os.Stderr, "  %d waiting, heap %.2f MiB\n", (i+1)*n, heap[i])
+	}
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	c, err := dial(b.URL())
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	if err := waitDepth(ctx, c, slot, parts*n); err != nil {
+		return nil, err
+	}
+	return []figure{
+		{Name: fmt.Sprintf("router: heap with %d waiting", n), Value: heap[0], Unit: "MiB"},
+		{
+			Name: fmt.Sprintf("router: heap with %d waiting", parts*n), Value: heap[parts-1], Unit: "MiB",
+			Ratio: fmt.Sprintf("%.2f × the first", heap[parts-1]/heap[0]), Wanted: "flat",
+		},
+	}, nil
 }
