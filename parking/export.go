@@ -2,11 +2,13 @@ package parking
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -307,6 +309,9 @@ type MoveReport struct {
 	Moved       int // or discarded: that left the queue
 	NotPicked   int
 	Failed      int // stayed, since the broker did not take or confirm them
+	// Why is why the first of those that Failed did: ErrReturned, ErrRefused,
+	// ErrUnconfirmed or ErrUnsendable.
+	Why error
 }
 
 // Move moves messages to another queue, where they rest as they are: their
@@ -359,9 +364,15 @@ var ErrChanged = errors.New("the message is gone, or is not what it was")
 
 // Replace puts another message in the place of one that was read before, by its
 // ID: the new one goes to the end of the queue, and the old one leaves it when
-// that is confirmed. A message that was replayed or replaced meanwhile is not
-// touched: ErrChanged.
+// that is confirmed. It keeps the ID: where that was a digest, it becomes the
+// x-retry-id. A message that was replayed or replaced meanwhile is not touched:
+// ErrChanged.
 func (q *Queue) Replace(ctx context.Context, old *Message, with amqp.Publishing) error {
+	if with.Headers[attempt.HeaderID] == nil {
+		headers := amqp.Table{attempt.HeaderID: old.ID}
+		maps.Copy(headers, with.Headers)
+		with.Headers = headers
+	}
 	done := false
 	was := digest(old.Delivery)
 	r, err := q.take(ctx, Filter{IDs: []string{old.ID}}, 1, nil, nil, func(m *Message) (string, amqp.Publishing, bool) {
@@ -375,7 +386,7 @@ func (q *Queue) Replace(ctx context.Context, old *Message, with amqp.Publishing)
 	case err != nil:
 		return fmt.Errorf("replace message %s of %q: %w", old.ID, q.name, err)
 	case r.Failed > 0:
-		return fmt.Errorf("replace message %s of %q: %w", old.ID, q.name, ErrUnconfirmed)
+		return fmt.Errorf("replace message %s of %q: %w", old.ID, q.name, r.Why)
 	case !done || r.Moved == 0:
 		return fmt.Errorf("replace message %s of %q: %w", old.ID, q.name, ErrChanged)
 	}
@@ -443,7 +454,10 @@ func (q *Queue) takeAll(ctx context.Context, m *mover, f Filter, limit int, prog
 			r.NotPicked++
 		default:
 			n++
-			err = m.send(ctx, it, "", queue, p, func() { r.Moved++ }, func(error) { r.Failed++ })
+			err = m.send(ctx, it, "", queue, p, func() { r.Moved++ }, func(err error) {
+				r.Failed++
+				r.Why = cmp.Or(r.Why, err)
+			})
 		}
 		if err != nil {
 			return err

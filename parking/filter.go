@@ -9,13 +9,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Filter picks messages. What is not set does not matter; of what is set all
 // must hold. The zero Filter picks everything.
 type Filter struct {
 	// IDs picks these messages. An ID may be shortened to its first characters, at
-	// least MinID.
+	// least MinID, and picks all whose IDs begin so: see Queue.Exact.
 	IDs []string
 
 	// Queue picks the messages of one work queue.
@@ -26,7 +28,8 @@ type Filter struct {
 
 	// ErrorType, Reason, Policy, Exchange and RoutingKey are equal to the
 	// message's. ErrorType is so with or without its package: TimeoutError finds
-	// net.TimeoutError.
+	// net.TimeoutError, and as other languages write it, App\TimeoutError and
+	// app::TimeoutError.
 	ErrorType, Reason, Policy, Exchange, RoutingKey string
 
 	// Fingerprint is the message's, or its FingerprintID.
@@ -81,7 +84,7 @@ func (f *Filter) Match(m *Message) bool {
 	case !equal(f.Queue, m.Queue), !equal(f.Reason, m.Reason), !equal(f.Policy, m.Policy),
 		!equal(f.Exchange, m.Exchange), !equal(f.RoutingKey, m.RoutingKey):
 		return false
-	case f.ErrorType != "" && f.ErrorType != m.ErrorType && !strings.HasSuffix(m.ErrorType, "."+f.ErrorType):
+	case f.ErrorType != "" && !sameType(f.ErrorType, m.ErrorType):
 		return false
 	case f.Error != nil && !f.Error.MatchString(m.Error):
 		return false
@@ -103,6 +106,12 @@ func (f *Filter) Match(m *Message) bool {
 	return len(f.BodyJSON) == 0 || matchBody(m.Delivery.Body, f.BodyJSON)
 }
 
+// sameType compares the type of an error with one that may lack its package.
+func sameType(want, have string) bool {
+	rest, ok := strings.CutSuffix(have, want)
+	return ok && (rest == "" || strings.ContainsRune(`.:\$/*`, rune(rest[len(rest)-1])))
+}
+
 // plain is a header's value as a text.
 func plain(v any) string {
 	switch v := v.(type) {
@@ -114,8 +123,27 @@ func plain(v any) string {
 		return string(v)
 	case time.Time:
 		return v.UTC().Format(time.RFC3339)
+	case amqp.Decimal:
+		return decimal(v)
 	}
 	return fmt.Sprint(v)
+}
+
+// decimal writes -3.14 for the value -314 of scale 2.
+func decimal(d amqp.Decimal) string {
+	s := strconv.FormatInt(int64(d.Value), 10)
+	if d.Scale == 0 {
+		return s
+	}
+	s, negative := strings.CutPrefix(s, "-")
+	if missing := int(d.Scale) + 1 - len(s); missing > 0 {
+		s = strings.Repeat("0", missing) + s
+	}
+	s = s[:len(s)-int(d.Scale)] + "." + s[len(s)-int(d.Scale):]
+	if negative {
+		s = "-" + s
+	}
+	return s
 }
 
 func matchBody(body []byte, want map[string]string) bool {

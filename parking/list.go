@@ -111,6 +111,41 @@ func (q *Queue) Find(ctx context.Context, id string) (*Message, error) {
 	return found, nil
 }
 
+// fullID is how long the IDs are that Hopback gives.
+const fullID = 32
+
+// Exact gives a filter whose shortened IDs are written out, so that what is
+// taken out by them is what was meant: an *AmbiguousError where one is the
+// beginning of the IDs of several of the messages that the filter picks. One of
+// which there is no message stays as it is. It looks into the queue, unless no ID
+// is shortened.
+func (q *Queue) Exact(ctx context.Context, f Filter) (Filter, error) {
+	if !slices.ContainsFunc(f.IDs, func(id string) bool { return len(id) < fullID }) {
+		return f, nil
+	}
+	found := make([][]string, len(f.IDs))
+	for m, err := range q.Messages(ctx, f) {
+		if err != nil {
+			return f, err
+		}
+		for i, id := range f.IDs {
+			if strings.HasPrefix(m.ID, id) && !slices.Contains(found[i], m.ID) && len(found[i]) < 5 {
+				found[i] = append(found[i], m.ID)
+			}
+		}
+	}
+	f.IDs = slices.Clone(f.IDs)
+	for i, ids := range found {
+		switch {
+		case len(ids) == 1:
+			f.IDs[i] = ids[0]
+		case len(ids) > 1 && !slices.Contains(ids, f.IDs[i]):
+			return f, &AmbiguousError{ID: f.IDs[i], IDs: ids}
+		}
+	}
+	return f, nil
+}
+
 // Group is a number of messages that have something in common.
 type Group struct {
 	// Key is what they have in common, empty where they lack it.

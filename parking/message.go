@@ -14,8 +14,8 @@ import (
 type Message struct {
 	// ID is the same at every look: the x-retry-id, or for a message that Hopback
 	// never had in its hands a digest of it (32 hexadecimal digits as well), which
-	// becomes its x-retry-id when it is replayed. Messages that are alike in all
-	// that is theirs have the same digest.
+	// becomes its x-retry-id when it is replayed or edited. Messages that are alike in
+	// all that is theirs have the same digest.
 	ID string
 	// MessageID is the application's own id; it may be empty.
 	MessageID string
@@ -70,6 +70,9 @@ func describe(queue string, d *amqp.Delivery) *Message {
 	}
 	if rec.Queue == "" || rec.Reason == "" {
 		m.foreign(&p)
+	}
+	if m.ID == "" { // edited here, or replayed to an exchange
+		m.ID, _ = d.Headers[attempt.HeaderID].(string)
 	}
 	if m.ID == "" {
 		m.ID = digest(d)

@@ -319,6 +319,20 @@ func TestGroupsAndFind(t *testing.T) {
 	if _, err := q.Find(t.Context(), "ffffffffffff"); !errors.Is(err, parking.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
+
+	// What is to be taken out by the beginning of an ID must be that of one alone.
+	same := func(id, messageID string) amqp.Publishing {
+		return amqp.Publishing{MessageId: messageID, Headers: amqp.Table{attempt.HeaderQueue: "orders", attempt.HeaderID: id}}
+	}
+	w.publish("hop.error", "orders", same("abcd"+strings.Repeat("0", 28), "a"), same("abcd"+strings.Repeat("1", 28), "b"), same("abcd"+strings.Repeat("1", 28), "b"))
+	w.atLeast("orders.parked", 33)
+	var ambiguous *parking.AmbiguousError
+	if _, err := q.Exact(t.Context(), parking.Filter{IDs: []string{"abcd"}}); !errors.As(err, &ambiguous) || len(ambiguous.IDs) != 2 {
+		t.Errorf("got %v", err)
+	}
+	f, err := q.Exact(t.Context(), parking.Filter{IDs: []string{"abcd1", "ffffffffffff"}}) // copies of one message are one
+	w.must(err)
+	w.same("exact", f.IDs, []string{"abcd" + strings.Repeat("1", 28), "ffffffffffff"})
 }
 
 // A part of the messages goes back: to its queue alone, as it was, and the rest
@@ -415,13 +429,13 @@ func TestReplayIsNotTaken(t *testing.T) {
 	q := w.open("orders.parked", parking.Options{})
 	r, err := q.Replay(t.Context(), parking.Replay{ToExchange: "nowhere"})
 	w.must(err)
-	if r.Replayed != 0 || r.Failed != 40 {
+	if r.Replayed != 0 || r.Failed != 40 || !errors.Is(r.Why, parking.ErrReturned) {
 		t.Errorf("got %+v", r)
 	}
 	w.atLeast("orders.parked", 40)
 	r, err = q.Replay(t.Context(), parking.Replay{ToQueue: "full"})
 	w.must(err)
-	if r.Replayed != 1 || r.Failed != 39 {
+	if r.Replayed != 1 || r.Failed != 39 || !errors.Is(r.Why, parking.ErrRefused) {
 		t.Errorf("got %+v", r)
 	}
 	w.atLeast("orders.parked", 39)
@@ -583,6 +597,47 @@ func TestReplayIsNotStoppedByOthers(t *testing.T) {
 		if d.MessageId != "other" {
 			t.Errorf("left: %s", d.MessageId)
 		}
+	}
+}
+
+// What came back in the part before an interruption does not stop the part after
+// it.
+func TestReplayResumesWithARatio(t *testing.T) {
+	w := newWorld(t)
+	const n = 80
+	w.park(0, n)
+	q := w.open("orders.parked", parking.Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	first, err := q.Replay(ctx, parking.Replay{Rate: 200, Progress: func(r parking.ReplayReport) {
+		if r.Replayed >= 20 {
+			stop()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || first.Replayed >= n-20 {
+		t.Fatalf("got %+v, %v", first, err)
+	}
+	w.atLeast("orders", first.Replayed)
+	sent := w.drain("orders")
+	for _, d := range sent {
+		p := attempt.FromDelivery(&d)
+		rec, err := attempt.Read(&p, attempt.Source{Queue: "orders"})
+		w.must(err)
+		w.publish("hop.error", "orders", rec.Park(attempt.Failure{Error: "again"}, attempt.ReasonPermanent).Successor(&p, 0))
+	}
+	w.atLeast("orders.parked", n)
+	others := 0
+	r, err := q.Replay(t.Context(), parking.Replay{Rate: 20, StopRatio: 0.3, Resume: first.Started, Progress: func(r parking.ReplayReport) {
+		if others == 0 && r.Replayed >= 12 {
+			others = 10 // more than may be, and of somebody else
+			fresh := attempt.Record{Queue: "orders"}.Park(attempt.Failure{Error: "other"}, attempt.ReasonPermanent)
+			for range others {
+				w.publish("hop.error", "orders", fresh.Successor(&amqp.Publishing{MessageId: "other"}, 0))
+			}
+		}
+	}})
+	w.must(err)
+	if r.Stopped != "" || r.Replayed != n-first.Replayed || others == 0 {
+		t.Errorf("got %+v after %d", r, first.Replayed)
 	}
 }
 
@@ -797,6 +852,26 @@ func TestMoveAndReplace(t *testing.T) {
 	if string(last.Body) != "mended" || last.Headers[attempt.HeaderID] != old.ID {
 		t.Errorf("got %+v", last)
 	}
+
+	// A message of other people's has the same ID afterwards too.
+	w.publish("", "later", amqp.Publishing{MessageId: "theirs", Headers: amqp.Table{"n": int8(1)}, Body: []byte("theirs")})
+	w.atLeast("later", 1)
+	theirs := w.open("later", parking.Options{Force: true}) // a default quorum queue on 4.0
+	first := func() (m *parking.Message) {
+		for m, err = range theirs.Messages(t.Context(), parking.Filter{}) {
+			w.must(err)
+			break
+		}
+		w.atLeast("later", 1)
+		return m
+	}
+	m := first()
+	with = attempt.FromDelivery(m.Delivery)
+	with.Body = []byte("mended")
+	w.must(theirs.Replace(t.Context(), m, with))
+	if again := first(); again.ID != m.ID || string(again.Delivery.Body) != "mended" || again.Delivery.Headers["n"] != int8(1) {
+		t.Errorf("%s is %s now, %+v", m.ID, again.ID, again.Delivery)
+	}
 }
 
 func TestTail(t *testing.T) {
@@ -828,5 +903,78 @@ func TestTail(t *testing.T) {
 			w.atLeast("orders.parked", 6)
 			w.same("left", ids(w.drain("orders.parked")), names(every, 6))
 		})
+	}
+}
+
+// Where the parking queue is gone, the copies must not keep those who park from
+// finding that out.
+func TestTailEndsWithTheQueue(t *testing.T) {
+	w := newWorld(t)
+	q := w.open("orders.parked", parking.Options{})
+	conn := w.dial()
+	deleted := time.AfterFunc(500*time.Millisecond, func() {
+		if ch, err := conn.Channel(); err == nil {
+			_, _ = ch.QueueDelete("orders.parked", false, false, false)
+		}
+	})
+	defer deleted.Stop()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	var last error
+	for m, err := range q.Tail(ctx, "orders", parking.Filter{}, 0) {
+		if last = err; err == nil {
+			t.Errorf("followed %s", m.MessageID)
+		}
+	}
+	if !errors.Is(last, parking.ErrNoQueue) {
+		t.Errorf("got %v, want that there is no queue", last)
+	}
+	if conn, err := amqp.Dial(w.url); err == nil { // parking fails, instead of going nowhere
+		defer conn.Close()
+		ch, err := conn.Channel()
+		w.must(err)
+		w.must(ch.Confirm(false))
+		returned := ch.NotifyReturn(make(chan amqp.Return, 1))
+		dc, err := ch.PublishWithDeferredConfirm("hop.error", "orders", true, false, parked(1))
+		w.must(err)
+		if !dc.Wait() || len(returned) != 1 {
+			t.Error("a message was parked nowhere, and not returned")
+		}
+	}
+}
+
+// What was replayed and is parked again is told again, where it is looked for.
+func TestTailTellsWhatComesBack(t *testing.T) {
+	w := newWorld(t)
+	w.park(0, 1)
+	q := w.open("orders.parked", parking.Options{})
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	again := time.AfterFunc(time.Second, func() { // between two looks
+		for ctx.Err() == nil {
+			d, ok, err := w.ch.Get("orders.parked", false)
+			if err != nil {
+				return
+			}
+			if !ok {
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			p := attempt.FromDelivery(&d)
+			rec, _ := attempt.Read(&p, attempt.Source{Queue: "orders"})
+			_ = w.ch.PublishWithContext(ctx, "hop.error", "orders", true, false, rec.Park(attempt.Failure{Error: "again"}, attempt.ReasonPermanent).Successor(&p, 0))
+			_ = d.Ack(false)
+			return
+		}
+	})
+	defer again.Stop()
+	told := ""
+	for m, err := range q.Tail(ctx, "", parking.Filter{}, 3*time.Second) {
+		w.must(err)
+		told = m.Error
+		break
+	}
+	if told != "again" {
+		t.Errorf("told %q", told)
 	}
 }

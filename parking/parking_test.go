@@ -27,7 +27,7 @@ func TestFold(t *testing.T) {
 		"at 2026-11-30T17:15:20.123Z and 2026-11-30 17:15:20 and 17:15:20.5":     "at <time> and <time> and <time>",
 		"order 123456789012 failed":                                              "order <n> failed",
 		"timeout\n\tat main.go:12":                                               "timeout",
-		"HTTP 503 from https://api.example.com/v2/orders/8271?retry=1 in 1500ms": "HTTP <n> from https://api.example.com/v<n>/orders/<n>?retry=<n> in <n>ms",
+		"HTTP 503 from https://api.example.com/v2/orders/8271?retry=1 in 1500ms": "HTTP 503 from https://api.example.com/v<n>/orders/<n>?retry=<n> in <n>s",
 	} {
 		if got := Fold(in); got != want {
 			t.Errorf("Fold(%q) = %q, want %q", in, got, want)
@@ -57,6 +57,7 @@ func parked(at time.Time) *Message {
 			attempt.HeaderReason: "exhausted", attempt.HeaderError: "timeout after 3s", attempt.HeaderErrorType: "net.TimeoutError",
 			attempt.HeaderFailedAt: at.UnixMilli(), attempt.HeaderExchange: "shop", attempt.HeaderRoutingKey: "order.create",
 			attempt.HeaderPolicy: "standard", "tenant": "acme", "weight": int16(3),
+			"price": amqp.Decimal{Scale: 2, Value: -314}, "share": amqp.Decimal{Scale: 3, Value: 5}, "whole": amqp.Decimal{Value: 7},
 		},
 	})
 }
@@ -78,6 +79,7 @@ func TestFilter(t *testing.T) {
 		"type":              {Filter{ErrorType: "net.TimeoutError"}, true},
 		"type alone":        {Filter{ErrorType: "TimeoutError"}, true},
 		"end of a type":     {Filter{ErrorType: "Error"}, false},
+		"decimal":           {Filter{Headers: map[string]string{"price": "-3.14", "share": "0.005", "whole": "7"}}, true},
 		"reason":            {Filter{Reason: "exhausted"}, true},
 		"other reason":      {Filter{Reason: "permanent"}, false},
 		"policy":            {Filter{Policy: "standard", Exchange: "shop", RoutingKey: "order.create"}, true},
@@ -118,6 +120,37 @@ func TestFilter(t *testing.T) {
 	} {
 		if f.Validate() == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestSameType(t *testing.T) {
+	for _, have := range []string{"TimeoutError", "net.TimeoutError", "*net.TimeoutError", "app::TimeoutError", `App\Errors\TimeoutError`, "Outer$TimeoutError"} {
+		if !sameType("TimeoutError", have) {
+			t.Errorf("TimeoutError is not found as %s", have)
+		}
+	}
+	for want, have := range map[string]string{"Error": "net.TimeoutError", "TimeoutError": "", "net.TimeoutError": "TimeoutError"} {
+		if sameType(want, have) {
+			t.Errorf("%s is found as %q", want, have)
+		}
+	}
+}
+
+func TestGroupings(t *testing.T) {
+	m := parked(time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC))
+	want := map[string]string{
+		"error-type": "net.TimeoutError", "reason": "exhausted", "fingerprint": "net.TimeoutError: timeout after <n>s", "error": "timeout after 3s",
+		"queue": "orders", "policy": "standard", "exchange": "shop", "routing-key": "order.create", "header:NAME": "", "header:weight": "3",
+	}
+	for _, by := range append([]string{"header:weight"}, Groupings...) {
+		k, err := key(by)
+		if err != nil {
+			t.Errorf("%s: %v", by, err)
+			continue
+		}
+		if w, there := want[by]; !there || k(m) != w {
+			t.Errorf("%s: %q, want %q", by, k(m), w)
 		}
 	}
 }

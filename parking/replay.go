@@ -1,6 +1,7 @@
 package parking
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ type Replay struct {
 
 	// ToQueue, or ToExchange with ToKey, sends them somewhere else than to the
 	// queue that they failed in. An empty ToKey is the routing key that each message
-	// was first published with.
+	// was first published with, or that it came here with where nobody knows that.
 	ToQueue, ToExchange, ToKey string
 
 	// KeepCount lets them go on with the count that they have.
@@ -95,6 +96,10 @@ type ReplayReport struct {
 	// ToExchange, by exchange), and Missing of those whose queue does not exist.
 	Queues, Missing map[string]int
 
+	// Why is why the first of those that Failed did: ErrReturned, ErrRefused,
+	// ErrUnconfirmed or ErrUnsendable.
+	Why error
+
 	// Stopped says why it ended before all were sent: StopRatio was reached.
 	Stopped string
 
@@ -137,6 +142,11 @@ func (q *Queue) Replay(ctx context.Context, o Replay) (ReplayReport, error) {
 	}
 	if err := p.to.check(ctx); err != nil {
 		return fail(err)
+	}
+	if o.StopRatio > 0 && !o.Resume.IsZero() {
+		if p.before, _, err = p.came(ctx); err != nil {
+			return fail(err)
+		}
 	}
 	for more := true; more; {
 		if more, err = p.pass(ctx); err != nil {
@@ -231,6 +241,7 @@ type replayer struct {
 	looked  time.Time // for what came back
 	suspect bool      // too many may have come back
 	others  int       // messages that were parked meanwhile and are not ours
+	before  int       // that had come back before this run, which resumes another
 	told    time.Time
 }
 
@@ -379,22 +390,32 @@ func (p *replayer) cameBack(ctx context.Context, m *mover) (bool, error) {
 // judge reads what was parked since, and decides.
 func (p *replayer) judge(ctx context.Context) (goOn bool, err error) {
 	p.suspect = false
-	came, all := 0, 0
-	for m, err := range p.q.Messages(ctx, Filter{}) {
-		if err != nil {
-			return false, err
-		}
-		all++
-		if m.ReplayedAt().Equal(p.report.Started) {
-			came++
-		}
+	came, all, err := p.came(ctx)
+	if err != nil {
+		return false, err
 	}
+	came = max(came-p.before, 0)
 	p.others = max(all-came-(p.report.Total-p.report.Replayed), 0)
 	if float64(came) > p.o.StopRatio*float64(p.report.Replayed) {
 		p.report.Stopped = fmt.Sprintf("%d of %d are parked again", came, p.report.Replayed)
 		return false, nil
 	}
 	return true, nil
+}
+
+// came counts the messages of this replay that are parked again, and all that
+// there are.
+func (p *replayer) came(ctx context.Context) (came, all int, err error) {
+	for m, err := range p.q.Messages(ctx, Filter{}) {
+		if err != nil {
+			return 0, 0, err
+		}
+		all++
+		if m.ReplayedAt().Equal(p.report.Started) {
+			came++
+		}
+	}
+	return came, all, nil
 }
 
 func (p *replayer) pause(ctx context.Context) error {
@@ -430,7 +451,10 @@ func (p *replayer) send(ctx context.Context, m *mover, it reading.Item, msg *Mes
 	return m.send(ctx, it, to.exchange, to.keyOf(msg), out, func() {
 		p.report.Replayed++
 		p.report.Queues[to.name]++
-	}, func(error) { p.report.Failed++ })
+	}, func(err error) {
+		p.report.Failed++
+		p.report.Why = cmp.Or(p.report.Why, err)
+	})
 }
 
 // address is where a message goes.
@@ -444,6 +468,8 @@ func (a *address) keyOf(m *Message) string {
 	switch {
 	case a.key != "":
 		return a.key
+	case m.OriginUnknown && a.exchange == a.name: // an exchange that was named
+		return m.Delivery.RoutingKey
 	case m.OriginUnknown:
 		return a.name
 	}

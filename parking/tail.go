@@ -18,6 +18,9 @@ import (
 // touched at all. Anywhere else (an empty workQueue) it looks into the queue
 // every so often, and tells what it has not seen before.
 //
+// When the parking queue is deleted, Tail ends with ErrNoQueue: its own queue
+// would let those who park believe that a message has found a place.
+//
 // The error that ends it is never ctx's own.
 func (q *Queue) Tail(ctx context.Context, workQueue string, f Filter, every time.Duration) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
@@ -57,8 +60,15 @@ func (q *Queue) copies(ctx context.Context, workQueue string, f Filter, yield fu
 	if err != nil {
 		return err
 	}
+	watch := time.NewTicker(time.Second)
+	defer watch.Stop()
 	for {
 		select {
+		case <-watch.C:
+			_, err := onChannel(ctx, q.conn, func(ch *amqp.Channel) (int, error) { return reading.Count(ctx, ch, q.name) })
+			if isMissing(err) {
+				return fmt.Errorf("%w: %w", ErrNoQueue, err)
+			}
 		case d, ok := <-deliveries:
 			if !ok {
 				return amqp.ErrClosed
@@ -77,15 +87,22 @@ func (q *Queue) poll(ctx context.Context, f Filter, every time.Duration, yield f
 	if every <= 0 {
 		every = 5 * time.Second
 	}
-	var known map[string]int // how many messages of an ID were there
+	// How many messages were there of an ID, parked at a time: one that was replayed
+	// and comes back is told again.
+	type arrival struct {
+		id string
+		at int64
+	}
+	var known map[arrival]int
 	for {
-		seen := map[string]int{}
+		seen := map[arrival]int{}
 		for m, err := range q.Messages(ctx, Filter{}) {
 			if err != nil {
 				return err
 			}
-			seen[m.ID]++
-			if known == nil || seen[m.ID] <= known[m.ID] || !f.Match(m) {
+			a := arrival{m.ID, m.ParkedAt.UnixMilli()}
+			seen[a]++
+			if known == nil || seen[a] <= known[a] || !f.Match(m) {
 				continue
 			}
 			if !yield(m) {
