@@ -194,7 +194,7 @@ type filterFlags struct {
 
 func (f *filterFlags) add(cmd *cobra.Command) {
 	s := cmd.Flags()
-	s.StringArrayVar(&f.id, "id", nil, "this message; the first characters do; may be given several times")
+	s.StringArrayVar(&f.id, "id", nil, "this message; the first characters do where they are those of one alone; may be given several times")
 	s.StringVar(&f.err, "error", "", "whose error matches this regular expression")
 	s.StringVar(&f.kind, "type", "", "whose error is of this type, with or without its package")
 	s.StringVar(&f.fingerprint, "fingerprint", "", "whose error has this fingerprint, or the eight digits of one")
@@ -352,6 +352,33 @@ func looking(bar *progress, name string) func(seen, total int) {
 			bar.show("reading " + name + " " + parked.Progress(seen, total, time.Since(began)))
 		}
 	}
+}
+
+// exact writes shortened IDs out, so that no other message is taken than the one
+// that was meant.
+func (l *lot) exact(ctx context.Context, f parking.Filter) (parking.Filter, error) {
+	out := f
+	for _, p := range l.places {
+		in, err := p.Exact(ctx, p.narrow(f))
+		if err != nil {
+			return f, explainQueue(err)
+		}
+		if len(l.places) == 1 {
+			out.IDs = in.IDs
+			break
+		}
+		out.IDs = slices.Clone(out.IDs)
+		for i, id := range in.IDs {
+			switch {
+			case id == f.IDs[i] || id == out.IDs[i]:
+			case out.IDs[i] != f.IDs[i]:
+				return f, &parking.AmbiguousError{ID: f.IDs[i], IDs: []string{out.IDs[i], id}}
+			default:
+				out.IDs[i] = id
+			}
+		}
+	}
+	return out, nil
 }
 
 // find finds a message by its ID in the first of the places that has it.

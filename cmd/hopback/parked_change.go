@@ -22,6 +22,7 @@ type takeFlags struct {
 	pick     filterFlags
 	limit    int
 	dry, yes bool
+	to       string // of move
 }
 
 func (f *takeFlags) add(cmd *cobra.Command) {
@@ -59,7 +60,14 @@ func (f *takeFlags) prepare(cmd *cobra.Command, args []string, verb string) (l *
 		return nil, p, filter, false, err
 	}
 	p = l.places[0]
-	filter = p.narrow(filter)
+	if err = l.canRestIn(f.to); err != nil {
+		l.close()
+		return nil, p, filter, false, err
+	}
+	if filter, err = l.exact(cmd.Context(), p.narrow(filter)); err != nil {
+		l.close()
+		return nil, p, filter, false, err
+	}
 	if !f.dry && f.yes {
 		return l, p, filter, false, nil
 	}
@@ -96,6 +104,17 @@ func (f *takeFlags) prepare(cmd *cobra.Command, args []string, verb string) (l *
 	return l, p, filter, false, nil
 }
 
+// canRestIn refuses to move messages into a work queue: they would be handled with
+// their retries used up.
+func (l *lot) canRestIn(queue string) error {
+	for _, r := range l.config.Routes {
+		if r := r.WithDefaults(); r.Queue == queue {
+			return fmt.Errorf("move to %q cannot work: it is a work queue, and they would be handled with their retries used up: use parked replay --to-queue, or the parking queue %s", queue, r.Parking)
+		}
+	}
+	return nil
+}
+
 // finish tells what was done.
 func (f *takeFlags) finish(cmd *cobra.Command, p place, r parking.MoveReport, did, to, export string, err error) error {
 	if asJSON(cmd) {
@@ -107,7 +126,7 @@ func (f *takeFlags) finish(cmd *cobra.Command, p place, r parking.MoveReport, di
 		fmt.Fprintf(cmd.OutOrStdout(), "%s of %s %s\n", parked.Thousands(r.Moved), plural(r.Total, "message"), did)
 	}
 	if err == nil && r.Failed > 0 {
-		return &differs{plural(r.Failed, "message") + " stayed: the broker did not take or confirm them", false}
+		return &differs{plural(r.Failed, "message") + fmt.Sprintf(" stayed: the broker did not take or confirm them (%v)", r.Why), false}
 	}
 	return explainQueue(err)
 }
@@ -216,8 +235,9 @@ func parkedMoveCommand() *cobra.Command {
 		Use:   "move QUEUE TO",
 		Short: "Move parked messages to another queue, as they are",
 		Long: `Moves messages to another queue, where they rest with their history, reason and
-error. To have them handled again, use "hopback parked replay". Each leaves its
-queue only when the broker has confirmed it in the other.
+error. To have them handled again, use "hopback parked replay": a work queue of the
+file is refused here. Each leaves its queue only when the broker has confirmed it in
+the other.
 
 Exit status: 0 moved; 2 some stay, or declined; 1 an error; 130 after Ctrl-C.
 
@@ -229,6 +249,7 @@ picked and groups (with --dry-run), moved, not_picked, failed, to.`,
 	}
 	f.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.to = args[1]
 		l, p, filter, done, err := f.prepare(cmd, args[:1], "Move to "+args[1]+":")
 		if l != nil {
 			defer l.close()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -55,6 +56,20 @@ func TestDemoKeep(t *testing.T) {
 	}
 	if plan := hopback("replay", "orders.with-jitter", "--type", "DecodeError", "--dry-run"); !strings.Contains(plan, "5 go to orders.with-jitter") {
 		t.Errorf("got %s", plan)
+	}
+	var listed []struct{ ID string }
+	if err := json.Unmarshal([]byte(hopback("list", "orders.with-jitter", "--type", "DecodeError", "--output", "json")), &listed); err != nil || len(listed) != 5 {
+		t.Fatalf("%d are listed: %v", len(listed), err)
+	}
+	if shown := hopback("show", "orders.with-jitter", listed[0].ID); !strings.Contains(shown, "permanent") || !strings.Contains(shown, "\nHistory\n") {
+		t.Errorf("got %s", shown)
+	}
+	replayed := hopback("replay", "orders.with-jitter", "--type", "DecodeError", "--yes", "--wait", "0s")
+	if !strings.Contains(replayed, "5 of 13 messages sent back") || !strings.Contains(replayed, "outcome: 0 parked again, at most 5 waiting") {
+		t.Errorf("got %s", replayed)
+	}
+	if left := hopback("list", "orders.with-jitter"); !strings.Contains(left, "8 shown of 8 messages") {
+		t.Errorf("got %s", left)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,10 @@ func parkedExportCommand() *cobra.Command {
 parked import" publishes is equal, to the type and the byte. docs/parking.md
 describes the form. The messages stay where they are.
 
-Exit status: 0 exported; 1 an error; 130 after Ctrl-C.`,
+Exit status: 0 exported; 1 an error; 130 after Ctrl-C.
+
+With --file and --output json one object goes to standard output: file, exported
+(how many).`,
 		Example: `  hopback parked export orders > orders.jsonl
   hopback parked export --all --since 24h --file today.jsonl`,
 		Args: cobra.MaximumNArgs(1),
@@ -63,6 +66,9 @@ Exit status: 0 exported; 1 an error; 130 after Ctrl-C.`,
 			if err := to.Sync(); err != nil {
 				return fmt.Errorf("write the export: %w", err)
 			}
+		}
+		if to != nil && asJSON(cmd) {
+			return printJSON(cmd, map[string]any{"file": *file, "exported": n})
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s exported\n", plural(n, "message"))
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -35,7 +36,8 @@ With --output json one array of objects goes to standard output: id, queue (the 
 queue), parked_in, message_id, reason, error, error_type, fingerprint, retries,
 policy, first_failed_at, parked_at (RFC 3339, or null), exchange, routing_key,
 origin_unknown, size. With --group-by: key, id (a short name of the key), parked_in,
-count, bytes, first_parked_at, last_parked_at, and sample, the oldest of them.`,
+count, bytes, first_parked_at, last_parked_at, and sample, the oldest of them. Where
+--limit leaves some out, standard error says so.`,
 		Example: `  hopback parked list orders
   hopback parked list orders --group-by fingerprint
   hopback parked list --all --type TimeoutError --since 2h --output json
@@ -78,10 +80,13 @@ func listMessages(cmd *cobra.Command, l *lot, filter parking.Filter, limit int) 
 				if err != nil {
 					return explainQueue(err)
 				}
-				a.add(asParked(m))
-				if n++; n == limit {
+				if limit > 0 && n == limit {
+					// Not in silence: a program would take these for all.
+					fmt.Fprintf(cmd.ErrOrStderr(), "%d shown of %s; there are more: --limit 0 shows all\n", n, p.Name())
 					break
 				}
+				n++
+				a.add(asParked(m))
 			}
 		}
 		return a.end()
@@ -211,7 +216,12 @@ func printGroups(out io.Writer, groups []parking.Group, by string, most int) {
 	if len(groups) == 0 {
 		return
 	}
-	w := newSheet("COUNT", strings.ToUpper(by), "GROUP", "FIRST PARKED", "LAST PARKED", "SAMPLE")
+	columns := []string{"COUNT", strings.ToUpper(by), "GROUP", "FIRST PARKED", "LAST PARKED", "SAMPLE"}
+	named := by == "fingerprint" // the only ones that a filter takes by their short name
+	if !named {
+		columns = slices.Delete(columns, 2, 3)
+	}
+	w := newSheet(columns...)
 	for i, g := range groups {
 		if i == most && most > 0 {
 			fmt.Fprintf(w, "…\tand %s more\n", plural(len(groups)-i, "group"))
@@ -221,7 +231,11 @@ func printGroups(out io.Writer, groups []parking.Group, by string, most int) {
 		if name == "" {
 			name = "(none)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", parked.Thousands(g.Count), firstLine(name, 70), g.ID, clock(g.FirstParked), clock(g.LastParked), idStart(g.Sample.ID))
+		cells := []string{parked.Thousands(g.Count), firstLine(name, 70), g.ID, clock(g.FirstParked), clock(g.LastParked), idStart(g.Sample.ID)}
+		if !named {
+			cells = slices.Delete(cells, 2, 3)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	w.print(out)
 }

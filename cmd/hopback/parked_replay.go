@@ -58,8 +58,9 @@ declined; 1 an error; 130 after Ctrl-C.
 
 With --output json one array goes to standard output, with an object for each
 parking queue: parked_in, started, dry_run, total, picked (where it was counted
-before), replayed, not_picked, homeless, failed, queues, missing, stopped, groups
-(with --dry-run), and outcome (parked_again, waiting_at_most, handled_at_least).`,
+before), replayed, not_picked, homeless, failed, failure (why the first failed),
+queues, missing, stopped, groups (with --dry-run), and outcome (parked_again,
+waiting_at_most, handled_at_least).`,
 		Example: `  hopback parked replay orders --dry-run
   hopback parked replay orders --id 7f3a91c2
   hopback parked replay orders --fingerprint 5b1d0c3e --ramp 10s --stop-on-failure-ratio 0.2
@@ -96,6 +97,7 @@ type replayed struct {
 	NotPicked int             `json:"not_picked"`
 	Homeless  int             `json:"homeless"`
 	Failed    int             `json:"failed"`
+	Failure   string          `json:"failure,omitempty"`
 	Queues    map[string]int  `json:"queues"`
 	Missing   map[string]int  `json:"missing"`
 	Stopped   string          `json:"stopped"`
@@ -127,6 +129,9 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer l.close()
+	if f.o.Filter, err = l.exact(cmd.Context(), f.o.Filter); err != nil {
+		return err
+	}
 	out := []replayed{}
 	left := 0
 	for _, p := range l.places {
@@ -191,12 +196,17 @@ func (f *replayFlags) replay(cmd *cobra.Command, l *lot, p place) (r *replayed, 
 	if picked > 0 {
 		r.Picked = &picked
 	}
+	if report.Why != nil {
+		r.Failure = report.Why.Error()
+	}
 	if text {
 		printReplay(out, p.Name(), report)
 	}
 	if err != nil {
-		if report.Replayed < report.Total && ctxEnded(cmd.Context()) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "go on with: %s --resume %s\n", commandLine(cmd, p), report.Started.Format(time.RFC3339Nano))
+		// Not where all of the limit were sent: without one the line would send the rest.
+		left := report.Replayed < report.Total && (o.Limit == 0 || report.Replayed < o.Limit)
+		if left && (report.Replayed > 0 || ctxEnded(cmd.Context())) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "go on with: %s\n", goOn(cmd, p, o, report))
 		}
 		return r, 0, err
 	}
@@ -219,25 +229,41 @@ func (f *replayFlags) replay(cmd *cobra.Command, l *lot, p place) (r *replayed, 
 
 func ctxEnded(ctx context.Context) bool { return ctx.Err() != nil }
 
-// commandLine is how to replay the same place again, as far as it matters here.
-func commandLine(cmd *cobra.Command, p place) string {
-	name := p.Name()
-	if p.work != "" {
-		name = p.work
+// goOn is the command that goes on with an interrupted replay of a place: with
+// the same set, so that times are written out and a limit is what is left of it.
+func goOn(cmd *cobra.Command, p place, o parking.Replay, r parking.ReplayReport) string {
+	name := p.work
+	if name == "" {
+		name = p.Name()
 	}
-	line := []string{cmd.CommandPath(), name}
-	for _, flag := range []string{"error", "type", "fingerprint", "reason", "since", "until", "policy", "exchange", "routing-key", "rate", "ramp", "stop-on-failure-ratio", "to-queue", "to-exchange", "to-routing-key", "limit"} {
-		if fl := cmd.Flags().Lookup(flag); fl.Changed {
+	line := []string{cmd.CommandPath(), quote(name)}
+	for _, flag := range []string{
+		"config", "force", "error", "type", "fingerprint", "reason", "policy", "exchange", "routing-key", "rate", "ramp",
+		"stop-on-failure-ratio", "keep-count", "to-queue", "to-exchange", "to-routing-key",
+	} {
+		if fl := cmd.Flags().Lookup(flag); fl != nil && fl.Changed {
 			line = append(line, "--"+flag+"="+quote(fl.Value.String()))
 		}
 	}
-	for _, flag := range []string{"id", "header", "body-json"} {
+	for flag, at := range map[string]time.Time{"since": o.Filter.Since, "until": o.Filter.Until} {
+		if !at.IsZero() {
+			line = append(line, "--"+flag+"="+at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	for _, id := range o.Filter.IDs {
+		line = append(line, "--id="+quote(id))
+	}
+	for _, flag := range []string{"header", "body-json"} {
 		values, _ := cmd.Flags().GetStringArray(flag)
 		for _, v := range values {
 			line = append(line, "--"+flag+"="+quote(v))
 		}
 	}
-	return strings.Join(line, " ")
+	if o.Limit > 0 {
+		line = append(line, fmt.Sprintf("--limit=%d", o.Limit-r.Replayed))
+	}
+	slices.Sort(line[2:])
+	return strings.Join(append(line, "--resume", r.Started.Format(time.RFC3339Nano)), " ")
 }
 
 // quote writes a word for a shell.
@@ -311,19 +337,34 @@ func (f *replayFlags) send(cmd *cobra.Command, p place, o parking.Replay, picked
 				fmt.Fprintf(cmd.ErrOrStderr(), "replay %s (for --resume)\n", r.Started.Format(time.RFC3339Nano))
 			}
 		}
-		line := parked.Progress(r.Replayed, picked, time.Since(began)) + " sent"
-		switch {
-		case r.Paused:
-			line += ", paused: Enter goes on"
-		case r.Rate > 0:
-			line += fmt.Sprintf(", at most %s/s", parked.Rate(r.Rate))
-		}
-		if r.Failed+r.Homeless > 0 {
-			line += fmt.Sprintf(", %d stay", r.Failed+r.Homeless)
-		}
-		bar.show(line)
+		bar.show(replayLine(r, picked, time.Since(began)))
 	}
 	return p.Replay(cmd.Context(), o)
+}
+
+// replayLine is the line of progress of a replay. How many it will be is known
+// where they were counted before; else how much of the queue is read is the next
+// best.
+func replayLine(r parking.ReplayReport, picked int, elapsed time.Duration) string {
+	line := ""
+	switch {
+	case picked > 0:
+		line = parked.Progress(r.Replayed, picked, elapsed) + " sent"
+	case r.NotPicked+r.Homeless+r.Failed == 0:
+		line = parked.Progress(r.Replayed, r.Total, elapsed) + " sent"
+	default:
+		line = parked.Progress(r.Seen, r.Total, elapsed) + " read, " + parked.Thousands(r.Replayed) + " sent"
+	}
+	switch {
+	case r.Paused:
+		line += ", paused: Enter goes on"
+	case r.Rate > 0:
+		line += fmt.Sprintf(", at most %s/s", parked.Rate(r.Rate))
+	}
+	if r.Failed+r.Homeless > 0 {
+		line += fmt.Sprintf(", %d stay", r.Failed+r.Homeless)
+	}
+	return line
 }
 
 func printReplay(out io.Writer, name string, r parking.ReplayReport) {
@@ -335,7 +376,7 @@ func printReplay(out io.Writer, name string, r parking.ReplayReport) {
 	}{
 		{r.NotPicked, "were not picked"},
 		{r.Homeless, "stay: nobody knows their queue, or it does not exist (--to-queue names one)"},
-		{r.Failed, "stay: the broker did not take or confirm them"},
+		{r.Failed, fmt.Sprintf("stay: the broker did not take or confirm them (%v)", r.Why)},
 	} {
 		if s.n > 0 {
 			fmt.Fprintf(out, "  %s %s\n", parked.Thousands(s.n), s.why)

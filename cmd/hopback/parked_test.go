@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/parking"
 	"github.com/hopback/hopback/rabbittest"
 )
 
@@ -27,7 +28,7 @@ func TestParked(t *testing.T) {
 	var vhosts atomic.Int64
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/parked", RequireExplicitExec: true, RequireUniqueNames: true,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "rabbit": rabbit, "park": park, "drain": drain, "handle": handle, "same": same},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "rabbit": rabbit, "park": park, "drain": drain, "handle": handle, "same": same, "goon": goOnWith},
 		Setup: func(env *testscript.Env) error {
 			clean(env)
 			for _, name := range []string{"VISUAL", "EDITOR"} {
@@ -163,6 +164,17 @@ func handle(ts *testscript.TestScript, neg bool, args []string) {
 	}()
 }
 
+// goOnWith runs the command that an interrupted replay has told on standard error.
+func goOnWith(ts *testscript.TestScript, neg bool, args []string) {
+	_, line, ok := strings.Cut(ts.ReadFile("stderr"), "go on with: ")
+	if neg || len(args) > 0 || !ok {
+		ts.Fatalf("nothing to go on with")
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	words := append(strings.Fields(line), "--yes", "--wait", "0s")
+	ts.Check(ts.Exec(words[0], words[1:]...))
+}
+
 // same compares two exports but for the times at which they were made, and for
 // what RabbitMQ notes at each delivery:
 //
@@ -178,6 +190,42 @@ func same(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if a, b := read(args[0]), read(args[1]); a != b || a == "" {
 		ts.Fatalf("%s and %s differ:\n%s\n%s", args[0], args[1], a, b)
+	}
+}
+
+// The line that goes on has the same set and the same ways, whatever time it is
+// then.
+func TestGoOn(t *testing.T) {
+	cmd := parkedReplayCommand()
+	if err := cmd.ParseFlags([]string{
+		"--since", "2h", "--until", "1h", "--limit", "100", "--keep-count", "--force", "-c", "other file.yaml", "--error", "it's", "--header", "a=b c", "--yes",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 11, 30, 12, 0, 0, 500_000_000, time.UTC)
+	o := parking.Replay{Filter: parking.Filter{Since: at.Add(-2 * time.Hour), Until: at.Add(-time.Hour), IDs: []string{"7f3a"}}, Limit: 100}
+	got := goOn(cmd, place{work: "orders"}, o, parking.ReplayReport{Started: at, Replayed: 60})
+	want := `replay orders --config='other file.yaml' --error='it'\''s' --force=true --header='a=b c' --id=7f3a --keep-count=true --limit=40 ` +
+		`--since=2026-11-30T10:00:00.5Z --until=2026-11-30T11:00:00.5Z --resume 2026-11-30T12:00:00.5Z`
+	if got != want {
+		t.Errorf("\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestReplayLine(t *testing.T) {
+	for want, r := range map[string]parking.ReplayReport{
+		"[██████████░░░░░░░░░░] 50 of 100, 5.0/s, 10s left sent":                        {Replayed: 50, Seen: 50, Total: 100},
+		"[█████░░░░░░░░░░░░░░░] 25 of 100, 2.5/s, 30s left read, 5 sent":                {Replayed: 5, Seen: 25, NotPicked: 20, Total: 100},
+		"[██████████░░░░░░░░░░] 50 of 100, 5.0/s, 10s left sent, at most 10/s":          {Replayed: 50, Seen: 50, Total: 100, Rate: 10},
+		"[██░░░░░░░░░░░░░░░░░░] 10 of 100, 1.0/s, 1m30s left read, 8 sent, 2 stay":      {Replayed: 8, Seen: 10, Failed: 2, Total: 100},
+		"[██████████░░░░░░░░░░] 50 of 100, 5.0/s, 10s left sent, paused: Enter goes on": {Replayed: 50, Seen: 50, Total: 100, Rate: 10, Paused: true},
+	} {
+		if got := replayLine(r, 0, 10*time.Second); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := replayLine(parking.ReplayReport{Replayed: 5, Seen: 25, NotPicked: 20, Total: 100}, 10, 10*time.Second); got != "[██████████░░░░░░░░░░] 5 of 10, 0.5/s, 10s left sent" {
+		t.Errorf("counted before: %q", got)
 	}
 }
 

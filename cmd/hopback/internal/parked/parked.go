@@ -5,13 +5,19 @@ package parked
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // When reads a time: RFC 3339, a date with or without a time of day (local), or a
-// duration, which is so long before now.
+// duration, which is so long before now; 7d is seven times 24 hours.
 func When(s string, now time.Time) (time.Time, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return now.Add(-time.Duration(n) * 24 * time.Hour), nil
+		}
+	}
 	if d, err := time.ParseDuration(s); err == nil {
 		if d < 0 {
 			d = -d
@@ -26,7 +32,7 @@ func When(s string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%q cannot work: use a time such as 2026-11-30T17:15:00Z, a date such as 2026-11-30, or how long ago, such as 2h", s)
+	return time.Time{}, fmt.Errorf("%q cannot work: use a time such as 2026-11-30T17:15:00Z, a date such as 2026-11-30, or how long ago, such as 2h or 7d", s)
 }
 
 // Pairs reads "name=value" of a flag that may be given several times.
@@ -39,6 +45,9 @@ func Pairs(list []string) (map[string]string, error) {
 		k, v, ok := strings.Cut(s, "=")
 		if !ok || k == "" {
 			return nil, fmt.Errorf("%q cannot work: use name=value", s)
+		}
+		if old, there := m[k]; there && old != v {
+			return nil, fmt.Errorf("%s cannot be %q and %q: give one of them", k, old, v)
 		}
 		m[k] = v
 	}

@@ -18,7 +18,7 @@ func TestWhen(t *testing.T) {
 		return time.Date(y, m, d, h, min, 0, 0, time.Local)
 	}
 	for in, want := range map[string]time.Time{
-		"2h": now.Add(-2 * time.Hour), "-90s": now.Add(-90 * time.Second),
+		"2h": now.Add(-2 * time.Hour), "-90s": now.Add(-90 * time.Second), "7d": now.Add(-168 * time.Hour),
 		"2026-11-30T10:00:00.5Z": time.Date(2026, 11, 30, 10, 0, 0, 500_000_000, time.UTC),
 		"2026-11-29":             local(2026, 11, 29, 0, 0), "2026-11-29 08:30": local(2026, 11, 29, 8, 30),
 	} {
@@ -26,7 +26,7 @@ func TestWhen(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", in, got, err, want)
 		}
 	}
-	for _, bad := range []string{"", "yesterday", "30.11.2026"} {
+	for _, bad := range []string{"", "yesterday", "30.11.2026", "d", "99999d"} {
 		if _, err := When(bad, now); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
@@ -34,9 +34,13 @@ func TestWhen(t *testing.T) {
 }
 
 func TestPairs(t *testing.T) {
-	m, err := Pairs([]string{"a=1", "b=c=d", "e="})
+	m, err := Pairs([]string{"a=1", "b=c=d", "e=", "a=1"})
 	if err != nil || len(m) != 3 || m["b"] != "c=d" {
 		t.Errorf("%v, %v", m, err)
+	}
+	// All that are given must hold: the last one must not win in silence.
+	if m, err := Pairs([]string{"a=1", "a=2"}); err == nil {
+		t.Errorf("two values of one name: %v", m)
 	}
 	for _, bad := range []string{"a", "=a", ""} {
 		if _, err := Pairs([]string{bad}); err == nil {
