@@ -112,6 +112,9 @@ func TestTheFormIsThatOfTheVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
+		if filepath.Base(f) == "schema.json" { // of their form, and no vectors
+			continue
+		}
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
