@@ -2,10 +2,12 @@ package router
 
 import (
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback/attempt"
+	"github.com/hopback/hopback/delay"
 )
 
 func death(queue, reason string, more ...any) any {
@@ -110,11 +112,34 @@ func TestOurs(t *testing.T) {
 	for queue, want := range map[string]bool{
 		"hop.failed": true, "hop.failed.held": true, "hop.failed.quarantine": true, "hop.failed.parked": true, "hop.lost": true,
 		"hop.delay.100ms": true, "hop.delay.90000s": true, "hop.orders.delay.3s": true, "hop.a.delay.b.delay.3s": true,
-		"hop.orders": false, "hop.delay.orders": false, "hop.delay.": false, "hop.delay.ms": false, "hop.failed.orders": false,
+		"hop.orders": false, "hop.delay.orders": false, "hop.delay.": false, "hop.delay.ms": false, "hop.delay.3": false, "hop.delay.3m": false,
+		"hop.delay.-3s": false, "hop..delay.3s": false, "hop.failed.orders": false,
 		"hop": false, "": false, "orders": false, "hopper.failed": false, "orders.delay.3s": false,
 	} {
 		if got := n.ours(queue); got != want {
 			t.Errorf("%q is ours: %t, want %t", queue, got, want)
+		}
+	}
+}
+
+// The names that package delay makes are read back, whatever the work queue is called.
+func TestSlot(t *testing.T) {
+	for _, prefix := range []string{"hop", "my.hop"} {
+		for _, owner := range []string{"", "orders", "a.delay.b", "delay.3s", "é /#"} {
+			for _, want := range []time.Duration{100 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second, 90_000 * time.Second} {
+				name := delay.Names{Prefix: prefix, Owner: owner}.Slot(want)
+				if got, wait, ok := Slot(prefix, name); !ok || got != owner || wait != want {
+					t.Errorf("%s: for %q, %s, %t", name, got, wait, ok)
+				}
+				if !Own(prefix, name) || Own("other", name) {
+					t.Errorf("%s: whose is it?", name)
+				}
+			}
+		}
+	}
+	for _, name := range []string{"my.hop.orders", "hop.delay.3s", "my.hop.delay.soon", "my.hop.delay.99999999999999999999s", "my.hop.delay.1h", "my.hop"} {
+		if _, _, ok := Slot("my.hop", name); ok {
+			t.Errorf("%s is no slot of this prefix", name)
 		}
 	}
 }

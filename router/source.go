@@ -36,11 +36,12 @@ type source struct {
 	parking string // route's, which never changes
 
 	mu         sync.Mutex
-	incomplete bool       // not all that it needs could be declared: its work queue may not be there yet
-	completed  time.Time  // when that was tried last because of a message
-	adopting   bool       // what it needs is being declared
-	gone       bool       // it could not be adopted
-	pending    []*handoff // until it is
+	incomplete bool          // something that it needs is not there: its work queue may come later
+	notBefore  time.Time     // when to try again because of a message
+	pause      time.Duration // then, if that fails too
+	adopting   bool          // what it needs is being declared
+	gone       bool          // it could not be adopted
+	pending    []*handoff    // until it is
 
 	repairMu sync.Mutex
 	repaired time.Time
@@ -126,66 +127,6 @@ func (r *Router) resolve(ctx context.Context, route hopback.Route) (hopback.Rout
 	return route, setting, nil
 }
 
-// prepare brings the topology into line. What is the router's own must be there;
-// a route that cannot work is logged and stops no other.
-func (r *Router) prepare(ctx context.Context, conn topology.Connection) error {
-	if r.cfg.Client.SkipDeclare {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, topologyTimeout)
-	defer cancel()
-	if err := topology.Apply(ctx, conn, r.self.needs); err != nil {
-		return fmt.Errorf("prepare the topology: %w", err)
-	}
-	return r.prepareRoutes(ctx, conn)
-}
-
-// prepareRoutes is an error only where nothing could be found out.
-func (r *Router) prepareRoutes(ctx context.Context, conn topology.Connection) error {
-	var all topology.Topology
-	r.mu.RLock()
-	for _, s := range r.sources {
-		s.mu.Lock()
-		if !s.adopting {
-			all = all.Merge(s.needs)
-		}
-		s.mu.Unlock()
-	}
-	r.mu.RUnlock()
-	err := topology.Apply(ctx, conn, all)
-	r.mu.RLock()
-	for _, s := range r.sources {
-		s.mu.Lock()
-		adopting, needs := s.adopting, s.needs
-		s.mu.Unlock()
-		if adopting {
-			continue
-		}
-		alone := err
-		if err != nil { // whose fault is it?
-			alone = topology.Apply(ctx, conn, needs)
-		}
-		s.mu.Lock()
-		s.incomplete = alone != nil && !s.adopting
-		s.mu.Unlock()
-	}
-	r.mu.RUnlock()
-	if ctx.Err() != nil {
-		return fmt.Errorf("prepare the topology of the routes: %w", err)
-	}
-	r.stateMu.Lock()
-	before := r.trouble
-	r.trouble = err
-	r.stateMu.Unlock()
-	switch {
-	case err != nil && (before == nil || before.Error() != err.Error()):
-		r.log.Error("not all that the routes need is there; what can be served is", "error", err)
-	case err == nil && before != nil:
-		r.log.Info("all that the routes need is there")
-	}
-	return nil
-}
-
 // source finds a queue that has a route, or adopts one that has none. nil is
 // neither.
 func (r *Router) source(queue string) *source {
@@ -232,7 +173,7 @@ func (r *Router) isParking(queue string) bool {
 func (s *source) take(h *handoff) {
 	h.to = s
 	s.mu.Lock()
-	if s.incomplete && !s.adopting && time.Since(s.completed) > time.Second {
+	if s.incomplete && !s.adopting && !time.Now().Before(s.notBefore) {
 		s.adopting = true
 		s.r.background.Go(s.complete)
 	}
@@ -296,31 +237,6 @@ func (s *source) adopt() {
 	}
 }
 
-// complete makes what a route needs when a message of it arrives and not all was
-// there when the router looked last: usually its work queue came later. Without the
-// way back, what waits would come due into hop.lost.
-func (s *source) complete() {
-	ctx, cancel := context.WithTimeout(s.r.life, topologyTimeout)
-	defer cancel()
-	session, err := s.r.consume.Session(ctx)
-	if err == nil {
-		err = topology.Apply(ctx, session, s.needs)
-	}
-	if err != nil {
-		s.r.log.Error("not all that a route needs is there", "queue", s.queue, "error", err)
-	} else {
-		s.r.log.Info("all that a route needs is there", "queue", s.queue)
-	}
-	s.mu.Lock()
-	s.adopting, s.incomplete, s.completed = false, err != nil, time.Now()
-	pending := s.pending
-	s.pending = nil
-	s.mu.Unlock()
-	for _, h := range pending {
-		h.decide()
-	}
-}
-
 func (s *source) declare(ctx context.Context) error {
 	session, err := s.r.consume.Session(ctx)
 	if err != nil {
@@ -343,28 +259,4 @@ func (s *source) declare(ctx context.Context) error {
 		return err
 	}
 	return topology.Apply(ctx, session, s.needs)
-}
-
-// repair declares what is missing, after a publish found no queue or no exchange:
-// somebody may have deleted it. One at a time, and one a second.
-func (s *source) repair() {
-	if s.r.cfg.Client.SkipDeclare {
-		return
-	}
-	s.repairMu.Lock()
-	defer s.repairMu.Unlock()
-	if time.Since(s.repaired) < time.Second {
-		return
-	}
-	defer func() { s.repaired = time.Now() }()
-	ctx, cancel := context.WithTimeout(context.Background(), topologyTimeout)
-	defer cancel()
-	// Not over the publishing connection: an alarm would hold it up.
-	session, err := s.r.consume.Session(ctx)
-	if err == nil {
-		err = topology.Apply(ctx, session, s.r.self.needs.Merge(s.needs))
-	}
-	if err != nil {
-		s.r.log.Error("cannot repair the topology", "queue", s.queue, "error", err)
-	}
 }

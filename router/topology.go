@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/delay"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -39,29 +40,50 @@ func (n names) quarantine() string { return n.prefix + ".failed.quarantine" }
 func (n names) parking() string    { return n.prefix + ".failed.parked" }
 func (n names) errors() string     { return n.prefix + ".error" }
 
-// ours reports whether a queue is one that Hopback declares for itself, and so
-// none that a consumer can have failed on: the router's, a slot, isolated or not.
-func (n names) ours(queue string) bool {
-	rest, ok := strings.CutPrefix(queue, n.prefix+".")
-	if !ok {
-		return false
-	}
-	switch rest {
-	case "failed", "failed.held", "failed.quarantine", "failed.parked", "lost":
-		return true
-	}
-	if slot, ok := strings.CutPrefix(rest, "delay."); ok {
-		return isLabel(slot)
-	}
-	i := strings.LastIndex(rest, ".delay.")
-	return i > 0 && isLabel(rest[i+len(".delay."):])
+// Own reports whether a queue is one that Hopback declares for itself, and so none
+// that a consumer can have failed on: the router's, or a slot, isolated or not.
+// Parking queues are not among them: their names are the users'.
+func Own(prefix, queue string) bool { return names{orDefault(prefix)}.ours(queue) }
+
+// Slot reads the name of a delay slot: the work queue that it is for, empty where
+// all queues share it, and how long messages wait in it. It is false for the name of
+// anything else.
+func Slot(prefix, queue string) (owner string, wait time.Duration, ok bool) {
+	return names{orDefault(prefix)}.slot(queue)
 }
 
-// isLabel reports whether a text is the TTL in the name of a slot: 90s, 1500ms.
-func isLabel(s string) bool {
-	s = strings.TrimSuffix(s, "s")
-	s = strings.TrimSuffix(s, "m")
-	return s != "" && strings.Trim(s, "0123456789") == ""
+func (n names) ours(queue string) bool {
+	switch queue {
+	case n.failed(), n.held(), n.quarantine(), n.parking(), n.prefix + ".lost":
+		return true
+	}
+	_, _, slot := n.slot(queue)
+	return slot
+}
+
+func (n names) slot(queue string) (owner string, wait time.Duration, ok bool) {
+	base, label, ok := cutLast(queue, ".delay.")
+	if !ok {
+		return "", 0, false
+	}
+	if base != n.prefix {
+		if owner, ok = strings.CutPrefix(base, n.prefix+"."); !ok || owner == "" {
+			return "", 0, false
+		}
+	}
+	wait, err := time.ParseDuration(label)
+	if err != nil || wait <= 0 || delay.Label(wait) != label { // what it would be called
+		return "", 0, false
+	}
+	return owner, wait, true
+}
+
+// cutLast is strings.Cut at the last separator.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
 }
 
 const (
@@ -78,6 +100,9 @@ const (
 // Topology is what a router of these routes needs on the broker: what the routes
 // need themselves, and hop.failed with the queues beside it.
 func Topology(prefix string, routes ...Route) (topology.Topology, error) {
+	if _, err := hopback.Topology(prefix); err != nil {
+		return topology.Topology{}, err
+	}
 	t := base(names{orDefault(prefix)})
 	var errs []error
 	for _, r := range routes {
