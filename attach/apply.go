@@ -59,7 +59,20 @@ func (p *Plan) apply(ctx context.Context, conn topology.Connection) error {
 			return err
 		}
 	}
-	for _, c := range p.Changes {
+	looked := false
+	for i, c := range p.Changes {
+		if c.binding != nil && c.Verb == "delete" && !looked {
+			// Somebody else may be undoing the same now: nothing is taken away before
+			// what is there in its place.
+			there := slices.Clone(p.Changes[:i])
+			for _, b := range p.stays {
+				there = append(there, Change{Verb: "create", Name: b.name(), binding: &b})
+			}
+			if err := p.verifyBindings(ctx, there); err != nil {
+				return err
+			}
+			looked = true
+		}
 		if err := p.do(ctx, c); err != nil {
 			return err
 		}
@@ -79,31 +92,38 @@ func (p *Plan) do(ctx context.Context, c Change) error {
 	return p.m.Unbind(ctx, c.binding.topology(), c.binding.Properties)
 }
 
-func (p *Plan) vhost() string {
-	if p.m.Vhost == "" {
-		return "/"
-	}
-	return p.m.Vhost
-}
+func (p *Plan) vhost() string { return vhostOf(p.m) }
 
 // awaitQuiet waits until nothing is between the queue and its dead-letter exchange.
 func (p *Plan) awaitQuiet(ctx context.Context) error {
-	var f figures
-	found := true
-	err := poll(ctx, onItsWay, func() (err error) {
-		f = figures{}
-		found, err = p.m.Lookup(ctx, &f, figureQuery, "queues", p.vhost(), p.Queue)
-		if err != nil {
+	var why *Refusal
+	err := poll(ctx, onItsWay, func() error {
+		var f figures
+		found, err := p.m.Lookup(ctx, &f, figureQuery, "queues", p.vhost(), p.Queue)
+		switch {
+		case err != nil:
 			return fmt.Errorf("look at the queue's figures: %w", err)
+		case !found:
+			why = nil
+			return nil
+		case f.DeadLettering == nil: // a broker that has just started, or collects none
+			why = &Refusal{
+				"the broker has no figures of the queue, so that nobody knows whether messages are on their way to its dead-letter exchange, which RabbitMQ would delete",
+				"try again in some seconds; if the broker collects no statistics, stop the queue's consumers, wait a while, and " + p.byHand,
+			}
+		case *f.DeadLettering > 0:
+			why = &Refusal{
+				fmt.Sprintf("%d messages are on their way from the queue to its dead-letter exchange, and RabbitMQ would delete them", *f.DeadLettering),
+				fmt.Sprintf("stop the queue's consumers, see that %s takes what is sent to it, and try again", router.Exchange(p.prefix)),
+			}
+		default:
+			why = nil
+			return nil
 		}
-		if found && count(f.DeadLettering) > 0 {
-			return fmt.Errorf("%d messages are on their way from the queue to its dead-letter exchange, and RabbitMQ would delete them: "+
-				"stop the queue's consumers, and see that %s takes what is sent to it", *f.DeadLettering, router.Exchange(p.prefix))
-		}
-		return nil
+		return ErrRefused
 	})
-	if err != nil && found && count(f.DeadLettering) > 0 {
-		return &RefusedError{Queue: p.Queue, Refusals: []Refusal{{Reason: err.Error(), Fix: "detach again when that is done"}}}
+	if why != nil {
+		return &RefusedError{Queue: p.Queue, Refusals: []Refusal{*why}}
 	}
 	return err
 }
@@ -129,20 +149,27 @@ func (p *Plan) verify(ctx context.Context) error {
 			return fmt.Errorf("the policy was changed, but is %w after %s: %w", ErrNotInEffect, inEffect, err)
 		}
 	}
-	bindings := slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return c.binding == nil })
+	return p.verifyBindings(ctx, p.Changes)
+}
+
+// verifyBindings waits until the broker shows what was changed about bindings.
+func (p *Plan) verifyBindings(ctx context.Context, changes []Change) error {
+	bindings := slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.binding == nil })
 	if len(bindings) == 0 {
 		return nil
 	}
-	var have []binding
-	if err := p.m.Read(ctx, &have, "", "bindings", p.vhost()); err != nil {
-		return fmt.Errorf("look at the bindings: %w", err)
-	}
-	for _, c := range bindings {
-		if _, there := properties(have, *c.binding); there != (c.Verb == "create") {
-			return fmt.Errorf("the binding %s is %w: to %s it had no result", c.Name, ErrNotInEffect, c.Verb)
+	return poll(ctx, inEffect, func() error {
+		var have []binding
+		if err := p.m.Read(ctx, &have, "", "bindings", p.vhost()); err != nil {
+			return fmt.Errorf("look at the bindings: %w", err)
 		}
-	}
-	return nil
+		for _, c := range bindings {
+			if _, there := properties(have, *c.binding); there != (c.Verb == "create") {
+				return fmt.Errorf("the binding %s is %w: to %s it had no result; is somebody else changing it?", c.Name, ErrNotInEffect, c.Verb)
+			}
+		}
+		return nil
+	})
 }
 
 // poll tries until there is no error, at most for so long, and then returns the

@@ -60,10 +60,7 @@ func (s *survey) bind(p *Plan, q *queue, x string, r Request) {
 	}
 	open, needKeys := s.open(kind, keys, mine, r)
 	if len(open) == 0 && len(mine) > 0 {
-		if r.Copies == Unbind && len(others) > 0 {
-			p.refuse("detach the queue first, then attach it again",
-				"the queue is attached by a binding on %q already, beside others that are left", x)
-		}
+		s.takeAgain(p, q, x, others, r)
 		return
 	}
 	if needKeys && len(r.Keys) == 0 {
@@ -81,12 +78,7 @@ func (s *survey) bind(p *Plan, q *queue, x string, r Request) {
 		p.Changes = append(p.Changes, Change{Kind: "binding", Verb: "create", Name: b.name(), Diff: []string{"+ binding " + b.name()}, binding: &b})
 	}
 	if r.Copies == Unbind {
-		for _, b := range others {
-			p.Changes = append(p.Changes, Change{
-				Kind: "binding", Verb: "delete", Name: b.name(),
-				Diff: []string{"- binding " + b.name() + ", which detaching puts back"}, binding: &b,
-			})
-		}
+		p.take(others)
 	}
 	if r.Copies == Unbind && len(others) > 0 {
 		p.note("bindings cannot be exchanged in one step: ours is made first, so that nothing is lost, and a message that is rejected in the milliseconds between goes both ways")
@@ -96,6 +88,57 @@ func (s *survey) bind(p *Plan, q *queue, x string, r Request) {
 	if q.Type == quorum && !s.atLeastOnce(q) {
 		p.note("the step from the queue to %q stays at most once, as it is now", x)
 	}
+}
+
+// take removes bindings that detaching puts back.
+func (p *Plan) take(others []binding) {
+	for _, b := range others {
+		p.Changes = append(p.Changes, Change{
+			Kind: "binding", Verb: "delete", Name: b.name(),
+			Diff: []string{"- binding " + b.name() + ", which detaching puts back"}, binding: &b,
+		})
+	}
+}
+
+// takeAgain is for a queue that is bound to us already: it takes away what was to be
+// taken away then and is there, since attaching was interrupted, or since somebody
+// bound it again.
+func (s *survey) takeAgain(p *Plan, q *queue, x string, others []binding, r Request) {
+	back, err := s.boundAgain(q, x)
+	if err != nil {
+		p.refuse("detach the queue first, then attach it again", "%v", err)
+		return
+	}
+	switch {
+	case r.Copies == Unbind && len(back) < len(others):
+		p.refuse("detach the queue first, then attach it again",
+			"the queue is attached by a binding on %q already, beside others that are left", x)
+	case r.Copies == Keep && len(back) > 0:
+		p.refuse("detach the queue first, then attach it again with --dlq "+Keep,
+			"the queue was attached with --dlq %s, and the binding %s is to be taken away", Unbind, back[0].name())
+	default:
+		p.take(back)
+		p.stays = s.mine(q.Name)
+	}
+}
+
+// boundAgain are the bindings on an exchange that were to be taken away for a queue,
+// and are there.
+func (s *survey) boundAgain(q *queue, x string) (back []binding, err error) {
+	for _, b := range s.mine(q.Name) {
+		taken, err := b.taken()
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range taken {
+			same := func(had binding) bool { return had.Properties == t.Properties && had.name() == t.name() }
+			var there bool
+			if t.Properties, there = properties(s.bindings, t); there && t.Source == x && !slices.ContainsFunc(back, same) {
+				back = append(back, t)
+			}
+		}
+	}
+	return back, nil
 }
 
 // dlxKey is the routing key that the queue gives its dead letters.
@@ -141,10 +184,7 @@ func (s *survey) decideCopies(p *Plan, q *queue, x string, others []binding, r R
 	var names []string
 	for _, b := range others {
 		names = append(names, b.name())
-		path, back := s.leadsBack(b.Destination, q.Name)
-		if b.Kind == "exchange" {
-			path, back = s.exchangeLeadsBack(b.Destination, q)
-		}
+		path, back := s.comesBack(b, q)
 		if back && r.Copies != Unbind {
 			p.refuse(fmt.Sprintf("attach with --dlq %s, which takes the binding %s away, and puts it back when the queue is detached. What waits there now comes back once more", Unbind, b.name()),
 				"dead letters come back to %q by %s already: beside the router every failure would come back twice, and more each time", q.Name, strings.Join(path, " -> "))
@@ -165,6 +205,15 @@ func (s *survey) decideCopies(p *Plan, q *queue, x string, others []binding, r R
 	if r.Copies == Keep {
 		p.note("a copy of every failed attempt goes on to go where it goes now, in addition to the retry: %s", strings.Join(names, ", "))
 	}
+}
+
+// comesBack reports whether dead letters of a queue that take a binding may come back
+// to it, and the way.
+func (s *survey) comesBack(b binding, q *queue) ([]string, bool) {
+	if b.Kind == "exchange" {
+		return s.exchangeLeadsBack(b.Destination, q)
+	}
+	return s.leadsBack(b.Destination, q.Name)
 }
 
 func (s *survey) exchangeLeadsBack(x string, q *queue) ([]string, bool) {

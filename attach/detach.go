@@ -51,6 +51,9 @@ func (s *survey) detachPlan(r Request) *Plan {
 
 func (s *survey) takePolicy(p *Plan, q *queue, ours topology.PolicyInfo) {
 	p.How = ByPolicy
+	if s.edited(p, ours); p.Refused() {
+		return
+	}
 	c := Change{Kind: "policy", Verb: "delete", Name: ours.Name, policy: &ours, Diff: []string{"- policy " + ours.Name}}
 	if q == nil {
 		p.note("the queue %q is gone; the policy that attached it is left over", p.Queue)
@@ -88,25 +91,57 @@ func (s *survey) takePolicy(p *Plan, q *queue, ours topology.PolicyInfo) {
 	} else if ok {
 		p.note("what is rejected from now on goes to the exchange %q again", x)
 	}
-	if s.atLeastOnce(q) && !q.atLeastOnceWith(q.with(was)) {
-		p.quiet = true
-		p.note("RabbitMQ deletes what is on its way from a quorum queue to its dead-letter exchange when at-least-once ends. " +
-			"Detach waits until nothing is, as far as the figures show; to rule it out, stop the queue's consumers meanwhile")
+	s.endsAtLeastOnce(p, q, was)
+}
+
+// endsAtLeastOnce waits where another policy of the queue means the end of
+// at-least-once.
+func (s *survey) endsAtLeastOnce(p *Plan, q *queue, next map[string]any) {
+	if !s.atLeastOnce(q) || q.atLeastOnceWith(q.with(next)) {
+		return
 	}
+	p.quiet, p.byHand = true, s.clearPolicy(s.policyName(q.Name))
+	p.note("RabbitMQ deletes what is on its way from a quorum queue to its dead-letter exchange when at-least-once ends. " +
+		"This waits until nothing is, as far as the figures show; to rule it out, stop the queue's consumers meanwhile")
+}
+
+// edited refuses to touch our policy where it is for other queues too by now: they
+// would lose what is rejected.
+func (s *survey) edited(p *Plan, ours topology.PolicyInfo) {
+	if want := (topology.Policy{Queue: p.Queue}).Pattern(); ours.Pattern != want {
+		p.refuse("set the pattern back, giving other queues a policy of another name first; or remove it: "+s.clearPolicy(ours.Name),
+			"somebody has changed the pattern of the policy %q from %s to %s, so that it may be for other queues too", ours.Name, want, ours.Pattern)
+	}
+}
+
+// clearPolicy is a command that removes a policy.
+func (s *survey) clearPolicy(name string) string {
+	return fmt.Sprintf("rabbitmqctl clear_policy -p %s %s", shellWord(s.vhost), shellWord(name))
+}
+
+// shellWord writes a word so that a shell reads it as one.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/:@", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func (s *survey) takeBindings(p *Plan, q *queue, bound []binding, r Request) {
 	p.How = ByBinding
 	x := bound[0].Source
-	if q != nil && !r.Others {
+	if !r.Others { // also where the queue itself is gone
 		var names []string
-		kind := s.kind(x)
 		for name, o := range s.queues {
-			if to, ok := o.dlx(); !ok || to != x || o == q {
+			to, ok := o.dlx()
+			if !ok || o == q {
 				continue
 			}
 			for _, b := range bound {
-				if takesAny(kind, b, s.deadKeys(o)) {
+				if b.Source == to && takesAny(s.kind(to), b, s.deadKeys(o)) {
 					names = append(names, name)
 					break
 				}
@@ -160,7 +195,7 @@ func (s *survey) foreign(p *Plan, q *queue) {
 		p.refuse("declare the queue anew without that argument, when it is empty",
 			"the queue was declared with x-dead-letter-exchange %q, and arguments cannot be changed", s.failed())
 	case ByPolicy:
-		p.refuse("change it, or remove it: rabbitmqctl clear_policy "+a.by,
+		p.refuse("change it, or remove it: "+s.clearPolicy(a.by),
 			"the queue is attached by the policy %q, which hopback attach did not make", a.by)
 	case ByBinding:
 		if a.owner != "" {

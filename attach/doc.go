@@ -11,7 +11,8 @@
 // A queue that was declared with x-dead-letter-exchange cannot be attached by a
 // policy, since an argument beats it. There a binding on that exchange leads to the
 // router's queue, beside or instead of the bindings that are there. What was
-// removed is written into the arguments of ours, and put back by detaching.
+// removed is written into the arguments of ours, and put back by detaching. What
+// somebody binds again meanwhile is told by [Look], and taken away by attaching again.
 //
 //	p, err := attach.MakePlan(ctx, m, attach.Request{Queue: "orders"})
 //	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // matches is what a topic exchange does, written the plain way.
@@ -47,29 +46,6 @@ func TestOverlap(t *testing.T) {
 		want := slices.ContainsFunc(keys, func(k []string) bool { return matches(a, k) && matches(b, k) })
 		if got := overlap(strings.Join(a, "."), strings.Join(b, ".")); got != want {
 			t.Fatalf("overlap of %v and %v is %t", a, b, got)
-		}
-	}
-}
-
-func TestSlot(t *testing.T) {
-	s := &survey{prefix: "my.hop"}
-	for name, want := range map[string]struct {
-		owner string
-		d     time.Duration
-		ok    bool
-	}{
-		"my.hop.delay.3s":                    {"", 3 * time.Second, true},
-		"my.hop.delay.150ms":                 {"", 150 * time.Millisecond, true},
-		"my.hop.orders.delay.90s":            {"orders", 90 * time.Second, true},
-		"my.hop.a.delay.b.delay.1s":          {"a.delay.b", time.Second, true},
-		"my.hop.orders":                      {},
-		"hop.delay.3s":                       {},
-		"my.hop.delay.soon":                  {},
-		"my.hop.delay.99999999999999999999s": {},
-	} {
-		owner, d, ok := s.slot(name)
-		if ok != want.ok || ok && (owner != want.owner || d != want.d) {
-			t.Errorf("%s: %q %s %t", name, owner, d, ok)
 		}
 	}
 }

@@ -50,14 +50,22 @@ func (s *survey) police(p *Plan, q *queue, r Request) {
 			"a classic queue knows no dead-letter-strategy, and ignores a whole policy that names one")
 		return
 	}
+	if r.Strategy == AtMostOnce && q.atLeastOnceWith(q.with(want.Definition)) {
+		p.refuse("leave the strategy out", "the queue hands its dead letters on at least once by itself, by its arguments or by the policy that it goes by")
+		return
+	}
 	c := Change{Kind: "policy", Verb: "create", Name: name, policy: &want}
 	if have != nil {
 		c.Verb = "replace"
+		if s.edited(p, *have); p.Refused() {
+			return
+		}
 	}
 	c.Diff = diffPolicies(q, have, base, want)
 	p.Changes = append(p.Changes, c)
 	p.check = func(q *queue) error { return follows(q, name) }
-	s.explain(p, q, base, want)
+	s.endsAtLeastOnce(p, q, want.Definition)
+	s.explain(p, q, base, want, r)
 }
 
 // base is the policy that the queue goes by, or would without ours. The broker
@@ -141,8 +149,9 @@ func (s *survey) extend(q *queue, base *topology.PolicyInfo, r Request) topology
 	if q.Type != quorum || r.Strategy == AtMostOnce {
 		return p
 	}
-	// An operator's limit is a limit too, and shows in the effective settings.
-	_, bounded := q.bound()
+	// An operator's limit is a limit too. What the queue goes by now may be ours
+	// already, and older than the policy that it extends.
+	_, bounded := q.boundWith(q.with(was))
 	harmless := !bounded || q.overflowWith(was) == "reject-publish"
 	if o, ok := q.operator.text(keyOverflow); ok && o != "reject-publish" {
 		return p // what the operator says holds
@@ -158,7 +167,7 @@ func (s *survey) extend(q *queue, base *topology.PolicyInfo, r Request) topology
 }
 
 // explain notes what the settings mean.
-func (s *survey) explain(p *Plan, q *queue, base *topology.PolicyInfo, want topology.PolicyInfo) {
+func (s *survey) explain(p *Plan, q *queue, base *topology.PolicyInfo, want topology.PolicyInfo, r Request) {
 	if base != nil {
 		p.note("policies do not merge, and the queue goes by the one of the highest priority: ours has all that %q says, as it is now. "+
 			"When that changes, attach again (hopback status tells)", base.Name)
@@ -166,25 +175,18 @@ func (s *survey) explain(p *Plan, q *queue, base *topology.PolicyInfo, want topo
 			p.note("until now dead letters went to the exchange %q, by the policy %q: they do not any more while the queue is attached", x, base.Name)
 		}
 	}
-	limit, bounded := q.bound()
 	was := table{}
 	if base != nil {
 		was = base.Definition
 	}
-	after := table(want.Definition)
-	strategy, _ := after.text(keyStrategy)
+	limit, bounded := q.boundWith(q.with(was))
 	switch {
 	case q.Type == classic:
 		p.note("the step from a classic queue to %s is at most once, on every version: should that not take a message, it is dropped", s.failed())
-	case strategy != AtLeastOnce:
+	case !q.atLeastOnceWith(q.with(want.Definition)):
 		why := "as was asked for"
-		if o, ok := q.operator.text(keyOverflow); ok && o != "reject-publish" {
-			why = fmt.Sprintf("since the operator policy %q sets overflow %s, which at-least-once cannot have", q.Operator, o)
-		} else if a, ok := q.Args.text("x-" + keyStrategy); ok {
-			why = fmt.Sprintf("since the queue was declared with x-%s %s, and an argument beats a policy", keyStrategy, a)
-		} else if bounded && q.overflowWith(was) != "reject-publish" {
-			why = fmt.Sprintf("since at-least-once takes overflow reject-publish: the queue has %s, and when it is full it would refuse new messages "+
-				"instead of dropping its oldest. Ask for strategy at-least-once to have that", limit)
+		if r.Strategy != AtMostOnce {
+			why = q.whyAtMostOnce(was)
 		}
 		p.note("the step from the queue to %s is at most once, %s", s.failed(), why)
 	case bounded && q.overflowWith(was) != "reject-publish":
@@ -195,6 +197,19 @@ func (s *survey) explain(p *Plan, q *queue, base *topology.PolicyInfo, want topo
 	if q.Operator != "" {
 		p.note("the operator policy %q goes on to apply", q.Operator)
 	}
+}
+
+// whyAtMostOnce says what keeps a quorum queue from at-least-once.
+func (q *queue) whyAtMostOnce(was table) string {
+	if o, ok := q.operator.text(keyOverflow); ok && o != "reject-publish" {
+		return fmt.Sprintf("since the operator policy %q sets overflow %s, which at-least-once cannot have", q.Operator, o)
+	}
+	if a, ok := q.Args.text("x-" + keyStrategy); ok && a != AtLeastOnce {
+		return fmt.Sprintf("since the queue was declared with x-%s %s, and an argument beats a policy", keyStrategy, a)
+	}
+	limit, _ := q.boundWith(q.with(was))
+	return fmt.Sprintf("since at-least-once takes overflow reject-publish: the queue has %s, and when it is full it would refuse new messages "+
+		"instead of dropping its oldest. Ask for strategy at-least-once to have that", limit)
 }
 
 // follows reports whether a queue goes by a policy.

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,6 +30,7 @@ const (
 // without a broker.
 type survey struct {
 	prefix    string
+	vhost     string
 	version   string
 	queues    map[string]*queue
 	exchanges map[string]*exchange
@@ -142,13 +144,12 @@ const (
 		"operator_policy,effective_policy_definition"
 )
 
+func vhostOf(m *topology.Management) string { return cmp.Or(m.Vhost, "/") }
+
 // look reads a virtual host, in seven requests.
 func look(ctx context.Context, m *topology.Management, prefix string) (*survey, error) {
-	s := &survey{prefix: prefix, queues: map[string]*queue{}, exchanges: map[string]*exchange{}}
-	vhost := m.Vhost
-	if vhost == "" {
-		vhost = "/"
-	}
+	vhost := vhostOf(m)
+	s := &survey{prefix: prefix, vhost: vhost, queues: map[string]*queue{}, exchanges: map[string]*exchange{}}
 	var overview struct {
 		Version string `json:"rabbitmq_version"`
 	}

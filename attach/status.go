@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/hopback/hopback/router"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -91,13 +91,13 @@ func (s *survey) status() *Status {
 	owners := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(s.queues)) {
 		q := s.queues[name]
-		if owner, d, ok := s.slot(name); ok {
+		if owner, d, ok := router.Slot(s.prefix, name); ok {
 			owners[owner] = true
 			if n := q.holds(); n > 0 {
 				slots[owner] += n
 				st.Slots = append(st.Slots, Slot{name, owner, d, n})
 			}
-		} else if s.ours(name) && strings.HasPrefix(name, s.prefix+".") {
+		} else if router.Own(s.prefix, name) {
 			st.Own = append(st.Own, Depth{name, q.holds()})
 		}
 	}
@@ -136,17 +136,6 @@ func (s *survey) status() *Status {
 // holds is all that is in a queue.
 func (q *queue) holds() int64 {
 	return count(q.Ready) + count(q.Unacked) + count(q.DeadLettering)
-}
-
-// slot reads the name of a delay slot.
-func (s *survey) slot(name string) (owner string, d time.Duration, ok bool) {
-	rest, ok := strings.CutPrefix(name, s.prefix+".")
-	if !ok || !slotName.MatchString(name) {
-		return "", 0, false
-	}
-	i := strings.LastIndex("."+rest, ".delay.")
-	d, err := time.ParseDuration(rest[i+len("delay."):])
-	return strings.TrimSuffix(rest[:i], "."), d, err == nil
 }
 
 // attachment is how a queue is attached in fact.
@@ -215,6 +204,20 @@ func (s *survey) attachedBy(a *attachment, q *queue, x string) {
 	for _, b := range mine {
 		if owner, ok := b.Args.text(argAttached); ok && (a.owner == "" || owner == q.Name) {
 			a.owner = owner
+		}
+	}
+	if a.owner == q.Name {
+		if back, err := s.boundAgain(q, x); err != nil {
+			a.problem = err.Error()
+			return
+		} else if len(back) > 0 {
+			gets := "gets a copy of every failure"
+			if _, comesBack := s.comesBack(back[0], q); comesBack {
+				gets = "brings every failure back beside its retry, and more each time"
+			}
+			a.problem = fmt.Sprintf("the binding %s, which was to be taken away, is there and %s. Attaching was interrupted, or somebody "+
+				"bound it again, such as a consumer that declares it when it starts: take that out, and attach again", back[0].name(), gets)
+			return
 		}
 	}
 	if kind == "direct" {
