@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -23,7 +24,7 @@ type routeFor struct {
 	inFile        bool // it has a route
 	file          string
 	line          string // of a route to add
-	text          []byte // the file with it, when it shall be written
+	before, text  []byte // the file, and with it, when it shall be written
 	notes         []string
 	refusal       *attach.Refusal
 }
@@ -143,7 +144,7 @@ func (r *routeFor) prepare(c *config.Config) error {
 		!reflect.DeepEqual(is.Policies, was.Policies) {
 		return byHand
 	}
-	r.text = after
+	r.before, r.text = before, after
 	r.notes = append(r.notes, "routers that run read the file again on SIGHUP, and until then serve the queue by the policy "+config.DefaultPolicy)
 	return nil
 }
@@ -196,11 +197,17 @@ func lastLine(n *yaml.Node) int {
 	return line
 }
 
+// errChanged: somebody else wrote into the file while the question stood.
+var errChanged = errors.New("the file has been changed meanwhile, and is left as it is: run this again")
+
 // write replaces the file at once, with the permissions that it has.
 func (r *routeFor) write(file string) error {
 	file, err := filepath.EvalSymlinks(file)
 	if err != nil {
 		return fmt.Errorf("write the route: %w", err)
+	}
+	if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, r.before) {
+		return fmt.Errorf("write the route into %s: %w", file, cmp.Or(err, errChanged))
 	}
 	info, err := os.Stat(file)
 	if err != nil {

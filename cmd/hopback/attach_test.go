@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,5 +58,42 @@ func TestHanging(t *testing.T) {
 		if len(line) > 100 || !strings.HasPrefix(line, "note: word") && !strings.HasPrefix(line, "      word") {
 			t.Errorf("a line is %q", line)
 		}
+	}
+}
+
+// Who edits the file while the question stands loses nothing.
+func TestAFileThatChangesMeanwhile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hopback.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("version: 1\n")
+	c, err := config.Load(file, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &routeFor{queue: "new", policy: config.DefaultPolicy, line: "- {queue: new}"}
+	if err := r.prepare(c); err != nil {
+		t.Fatal(err)
+	}
+	const theirs = "version: 1\nprefix: shop\n"
+	write(theirs)
+	if err := r.write(file); !errors.Is(err, errChanged) {
+		t.Errorf("written, with %v", err)
+	}
+	if got, _ := os.ReadFile(file); string(got) != theirs {
+		t.Errorf("the file is\n%s", got)
+	}
+	write("version: 1\n")
+	if err := r.write(file); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the file's mode is %v, %v", info.Mode(), err)
+	}
+	if c, err := config.Load(file, nil, nil); err != nil || len(c.Routes) != 1 || c.Routes[0].Queue != "new" {
+		t.Errorf("read as %+v, %v", c, err)
 	}
 }
