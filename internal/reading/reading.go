@@ -218,16 +218,15 @@ func (r *Reader) begin(ctx context.Context) error {
 	return nil
 }
 
-const (
-	// silence is how long no message may come before the reader asks whether
-	// somebody else may have it.
-	silence = time.Second
-	// patience is how long it waits for a message that it asked for and that does
-	// not come. A broker that reads from its disk, on a machine that has much to do,
-	// is silent for seconds; and a consumer that is cancelled meanwhile gives back in
-	// disorder.
-	patience = 30 * time.Second
-)
+// silence is how long no message may come before the reader asks whether somebody
+// else may have it.
+const silence = time.Second
+
+// patience is how long it waits for a message that it asked for and that does not
+// come. A broker that reads from its disk, on a machine that has much to do, is
+// silent for seconds; and a consumer that is cancelled meanwhile gives back in
+// disorder.
+var patience = 30 * time.Second // tests change it
 
 // receive gets n messages of a chunk ready, or fewer where somebody else has
 // taken what was counted, which completes the chunk.

@@ -334,6 +334,27 @@ func TestTwoReaders(t *testing.T) {
 	})
 }
 
+// A reader that finds out that another one has the rest does so by what the broker
+// says, and not by waiting for long.
+func TestAnotherReaderHasTheRest(t *testing.T) {
+	defer reading.Wait(time.Hour)()
+	eachKind(t, func(w world) {
+		w.fill(0, 30)
+		late, quick := w.open(reading.Options{}), w.open(reading.Options{})
+		_, got := w.all(quick)
+		w.same("read by the first", got, numbers(0, 30))
+		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
+		defer cancel()
+		if it, ok, err := late.Next(ctx); ok || err != nil {
+			w.Errorf("the second one has %v, %v", it.Delivery, err)
+		}
+		w.must(late.Close(w.Context()))
+		w.must(quick.Close(w.Context()))
+		w.wait(30)
+		w.same("left", w.drain(), numbers(0, 30))
+	})
+}
+
 func TestACancelledReader(t *testing.T) {
 	w := newWorld(t, kinds["ours"])
 	w.fill(0, 100)
