@@ -14,6 +14,9 @@ import (
 // ErrNotInEffect: what was changed does not show on the broker.
 var ErrNotInEffect = errors.New("not in effect")
 
+// ErrChanged: since the plan was made, something has changed that it is about.
+var ErrChanged = errors.New("the broker has changed since this was planned: plan it again")
+
 const (
 	// inEffect is how long to wait for a policy to show. The broker's own tables
 	// have it at once, but in a cluster they may be another node's.
@@ -25,8 +28,11 @@ const (
 
 // Apply does what the plan says, and returns when the broker shows it. conn is for
 // what the router needs, and may be nil where p.Needs is empty. A plan that was
-// refused is a [*RefusedError], and nothing is done. Apply may be called again after
-// an error, with a new plan.
+// refused is a [*RefusedError], and nothing is done. So it is with [ErrChanged]: a
+// person who thinks about a plan takes their time, and a policy of ours that has what
+// another one said before would undo what somebody else has changed. What is done
+// already is not done again. Apply may be called again after an error, with a new
+// plan.
 func (p *Plan) Apply(ctx context.Context, conn topology.Connection) error {
 	doing := "attach"
 	if p.Detach {
@@ -35,10 +41,36 @@ func (p *Plan) Apply(ctx context.Context, conn topology.Connection) error {
 	if p.Refused() {
 		return &RefusedError{Queue: p.Queue, Refusals: p.Refusals}
 	}
-	if err := p.apply(ctx, conn); err != nil {
+	now, err := p.again(ctx)
+	switch {
+	case err != nil:
+		return err // it says which
+	case now.Empty() && !now.Refused():
+		return nil
+	case now.Refused() || !slices.Equal(p.steps(), now.steps()):
+		return fmt.Errorf("%s %q: %w", doing, p.Queue, ErrChanged)
+	}
+	if err := now.apply(ctx, conn); err != nil {
 		return fmt.Errorf("%s %q: %w", doing, p.Queue, err)
 	}
 	return nil
+}
+
+// again makes the plan once more.
+func (p *Plan) again(ctx context.Context) (*Plan, error) {
+	if p.Detach {
+		return MakeDetachPlan(ctx, p.m, p.made)
+	}
+	return MakePlan(ctx, p.m, p.made)
+}
+
+// steps are the changes in words.
+func (p *Plan) steps() (lines []string) {
+	for _, c := range p.Changes {
+		lines = append(lines, c.Verb)
+		lines = append(lines, c.Diff...)
+	}
+	return lines
 }
 
 func (p *Plan) apply(ctx context.Context, conn topology.Connection) error {

@@ -84,6 +84,7 @@ type Plan struct {
 	Refusals []Refusal
 
 	m      *topology.Management
+	made   Request
 	prefix string
 	check  func(*queue) error // whether the queue goes by what was changed
 	quiet  bool               // wait until nothing is between the queue and its exchange
@@ -194,7 +195,7 @@ func MakePlan(ctx context.Context, m *topology.Management, r Request) (*Plan, er
 		return nil, fmt.Errorf("attach %q: %w", r.Queue, err)
 	}
 	p := s.plan(r)
-	p.m = m
+	p.m, p.made = m, r
 	return p, nil
 }
 

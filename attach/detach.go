@@ -21,7 +21,7 @@ func MakeDetachPlan(ctx context.Context, m *topology.Management, r Request) (*Pl
 		return nil, fmt.Errorf("detach %q: %w", r.Queue, err)
 	}
 	p := s.detachPlan(r)
-	p.m = m
+	p.m, p.made = m, r
 	return p, nil
 }
 

@@ -184,3 +184,34 @@ func TestDetachWithoutFigures(t *testing.T) {
 		t.Error("it was detached all the same")
 	}
 }
+
+// A plan that somebody thinks about for long is about a broker of before.
+func TestAnOldPlan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare("orders", "classic")
+	w.policy("shop", "^orders", 7, map[string]any{"message-ttl": 60_000})
+	old, same := w.plan(attach.Request{Queue: "orders"}), w.plan(attach.Request{Queue: "orders"})
+	w.policy("shop", "^orders", 7, map[string]any{"message-ttl": 30_000})
+	before := w.state()
+	if err := old.Apply(t.Context(), w.conn); !errors.Is(err, attach.ErrChanged) {
+		t.Errorf("applied with %v", err)
+	}
+	if after := w.state(); !reflect.DeepEqual(before, after) {
+		t.Errorf("it is\n%v\nand was\n%v", after, before)
+	}
+	w.policy("shop", "^orders", 7, map[string]any{"message-ttl": 60_000})
+	w.must(old.Apply(t.Context(), w.conn))
+	attached := w.state()
+	w.must(same.Apply(t.Context(), w.conn)) // somebody else has done it
+	if after := w.state(); !reflect.DeepEqual(attached, after) {
+		t.Errorf("it is\n%v\nand was\n%v", after, attached)
+	}
+	detach, err := attach.MakeDetachPlan(t.Context(), w.m, attach.Request{Queue: "orders"})
+	w.must(err)
+	w.policy("shop", "^orders", 9, map[string]any{"message-ttl": 60_000})
+	if err := detach.Apply(t.Context(), nil); !errors.Is(err, attach.ErrChanged) {
+		t.Errorf("applied with %v", err)
+	}
+	w.detach(attach.Request{Queue: "orders"})
+}
