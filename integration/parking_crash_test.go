@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -18,16 +19,18 @@ import (
 	"github.com/hopback/hopback/topology"
 )
 
-// parkingURL makes this binary the process that TestReplayKilled kills: a replay
-// that was started at parkingStarted.
+// parkingURL makes this binary the process that the tests below kill: it does what
+// parkingWhat says, or replays, as if that was started at parkingStarted.
 const (
 	parkingURL     = "HOPBACK_PARKING_CHILD"
+	parkingWhat    = "HOPBACK_PARKING_WHAT"
 	parkingStarted = "HOPBACK_PARKING_STARTED"
 )
 
 func init() {
 	if url := os.Getenv(parkingURL); url != "" {
-		if err := childReplay(url); err != nil {
+		child := map[string]func(string) error{"": childReplay, "move": childMove, "edit": childEdit}[os.Getenv(parkingWhat)]
+		if err := child(url); err != nil {
 			fmt.Fprintln(os.Stderr, "the child ended:", err)
 			os.Exit(1)
 		}
@@ -50,6 +53,51 @@ func childReplay(url string) error {
 	}
 	_, err = q.Replay(context.Background(), parking.Replay{Filter: parking.Filter{ErrorType: "TimeoutError"}, Resume: started})
 	return err
+}
+
+func childMove(url string) error {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	q, err := parking.Open(context.Background(), conn, "work.parked", parking.Options{Force: true})
+	if err != nil {
+		return err
+	}
+	_, err = q.Move(context.Background(), parking.Move{Filter: parking.Filter{ErrorType: "TimeoutError"}, To: "later"})
+	return err
+}
+
+// childEdit puts another body into the oldest message, which then is the youngest,
+// again and again.
+func childEdit(url string) error {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	q, err := parking.Open(context.Background(), conn, "work.parked", parking.Options{Force: true})
+	if err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		var oldest *parking.Message
+		for m, err := range q.Messages(context.Background(), parking.Filter{}) {
+			if err != nil {
+				return err
+			}
+			oldest = m
+			break
+		}
+		if oldest == nil {
+			return fmt.Errorf("nothing is there any more")
+		}
+		with := attempt.FromDelivery(oldest.Delivery)
+		with.Body = fmt.Appendf(nil, "mended %d", i)
+		if err := q.Replace(context.Background(), oldest, with); err != nil {
+			return err
+		}
+		fmt.Println("edited")
+	}
 }
 
 // setUp declares what a route for the queue work needs.
@@ -167,5 +215,123 @@ func TestReplayKilled(t *testing.T) {
 	}
 	if len(seen) != n/3 {
 		t.Errorf("%d messages stayed, want %d", len(seen), n/3)
+	}
+}
+
+// parkingChild is this binary as the process to kill.
+func parkingChild(w *world, what string) *exec.Cmd {
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), parkingURL+"="+w.url, parkingWhat+"="+what)
+	child.Stderr = os.Stderr
+	return child
+}
+
+// A move that is killed loses no message either: each is here or there.
+func TestMoveKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.setUp()
+	w.declare("later", "quorum")
+	const n = 3000
+	w.parkMany(n, func(i int) (string, string) {
+		if i%3 == 2 {
+			return "NotFound", fmt.Sprintf("no customer %d", i)
+		}
+		return "TimeoutError", "timeout"
+	}, []byte("x"))
+	kills, done := 0, false
+	for deadline := time.Now().Add(2 * patience); !done; {
+		if time.Now().After(deadline) {
+			t.Fatal("the move does not end")
+		}
+		before := w.depth("later")
+		child := parkingChild(w, "move")
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- child.Wait() }()
+		for at := before + 1 + rand.IntN(500); kills < 2; {
+			if w.depth("later") >= at {
+				_ = child.Process.Kill()
+				kills++
+				break
+			}
+			select {
+			case err := <-ended:
+				ended <- err
+				at = 0
+			case <-time.After(time.Millisecond):
+			}
+		}
+		done = <-ended == nil
+	}
+	eventually(t, "the others are back", func() bool { return w.depth("work.parked") == n/3 })
+	copies := map[string]int{}
+	for _, d := range w.drain("later") {
+		copies[d.MessageId]++
+	}
+	for _, d := range w.drain("work.parked") {
+		copies[d.MessageId] += 1000
+	}
+	twice := 0
+	for i := range n {
+		switch c := copies[fmt.Sprint(i)]; {
+		case i%3 == 2 && c != 1000:
+			t.Errorf("message %d was not to be moved: %d", i, c)
+		case i%3 != 2 && (c == 0 || c >= 1000):
+			t.Errorf("message %d is not where it was moved to: %d", i, c)
+		case i%3 != 2:
+			twice += c - 1
+		}
+	}
+	if most := kills * 2 * 128; twice > most {
+		t.Errorf("%d came twice in %d kills, want at most %d", twice, kills, most)
+	}
+	t.Logf("%d kills, %d came twice", kills, twice)
+}
+
+// An edit that is killed leaves the message as it was or as it is to be, or both.
+func TestEditKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.setUp()
+	const n, kills = 10, 3
+	w.parkMany(n, func(int) (string, string) { return "TimeoutError", "timeout" }, []byte("x"))
+	for range kills {
+		child := parkingChild(w, "edit")
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if !bufio.NewScanner(out).Scan() {
+			t.Fatalf("the child ended by itself: %v", child.Wait())
+		}
+		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond) // somewhere within the next ones
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		eventually(t, "all are back", func() bool { return w.depth("work.parked") >= n })
+	}
+	copies, mended := map[string]int{}, 0
+	for _, d := range w.drain("work.parked") {
+		copies[d.MessageId]++
+		if string(d.Body) != "x" {
+			mended++
+		}
+	}
+	for i := range n {
+		if copies[fmt.Sprint(i)] == 0 {
+			t.Errorf("message %d is missing", i)
+		}
+	}
+	total := 0
+	for _, c := range copies {
+		total += c
+	}
+	if total > n+kills || mended == 0 {
+		t.Errorf("%d messages, %d of them mended; want at most %d, and some", total, mended, n+kills)
 	}
 }
