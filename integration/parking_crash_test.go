@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -29,7 +28,7 @@ const (
 
 func init() {
 	if url := os.Getenv(parkingURL); url != "" {
-		child := map[string]func(string) error{"": childReplay, "move": childMove, "edit": childEdit}[os.Getenv(parkingWhat)]
+		child := map[string]func(string) error{"": childReplay, "move": childMove}[os.Getenv(parkingWhat)]
 		if err := child(url); err != nil {
 			fmt.Fprintln(os.Stderr, "the child ended:", err)
 			os.Exit(1)
@@ -66,38 +65,6 @@ func childMove(url string) error {
 	}
 	_, err = q.Move(context.Background(), parking.Move{Filter: parking.Filter{ErrorType: "TimeoutError"}, To: "later"})
 	return err
-}
-
-// childEdit puts another body into the oldest message, which then is the youngest,
-// again and again.
-func childEdit(url string) error {
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		return err
-	}
-	q, err := parking.Open(context.Background(), conn, "work.parked", parking.Options{Force: true})
-	if err != nil {
-		return err
-	}
-	for i := 0; ; i++ {
-		var oldest *parking.Message
-		for m, err := range q.Messages(context.Background(), parking.Filter{}) {
-			if err != nil {
-				return err
-			}
-			oldest = m
-			break
-		}
-		if oldest == nil {
-			return fmt.Errorf("nothing is there any more")
-		}
-		with := attempt.FromDelivery(oldest.Delivery)
-		with.Body = fmt.Appendf(nil, "mended %d", i)
-		if err := q.Replace(context.Background(), oldest, with); err != nil {
-			return err
-		}
-		fmt.Println("edited")
-	}
 }
 
 // setUp declares what a route for the queue work needs.
@@ -218,15 +185,8 @@ func TestReplayKilled(t *testing.T) {
 	}
 }
 
-// parkingChild is this binary as the process to kill.
-func parkingChild(w *world, what string) *exec.Cmd {
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), parkingURL+"="+w.url, parkingWhat+"="+what)
-	child.Stderr = os.Stderr
-	return child
-}
-
-// A move that is killed loses no message either: each is here or there.
+// A move that is killed loses no message either: each is here or there. (An edit is
+// a move of one message to the end of its queue.)
 func TestMoveKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -245,7 +205,8 @@ func TestMoveKilled(t *testing.T) {
 			t.Fatal("the move does not end")
 		}
 		before := w.depth("later")
-		child := parkingChild(w, "move")
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), parkingURL+"="+w.url, parkingWhat+"=move")
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -289,49 +250,4 @@ func TestMoveKilled(t *testing.T) {
 		t.Errorf("%d came twice in %d kills, want at most %d", twice, kills, most)
 	}
 	t.Logf("%d kills, %d came twice", kills, twice)
-}
-
-// An edit that is killed leaves the message as it was or as it is to be, or both.
-func TestEditKilled(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.setUp()
-	const n, kills = 10, 3
-	w.parkMany(n, func(int) (string, string) { return "TimeoutError", "timeout" }, []byte("x"))
-	for range kills {
-		child := parkingChild(w, "edit")
-		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if !bufio.NewScanner(out).Scan() {
-			t.Fatalf("the child ended by itself: %v", child.Wait())
-		}
-		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond) // somewhere within the next ones
-		_ = child.Process.Kill()
-		_ = child.Wait()
-		eventually(t, "all are back", func() bool { return w.depth("work.parked") >= n })
-	}
-	copies, mended := map[string]int{}, 0
-	for _, d := range w.drain("work.parked") {
-		copies[d.MessageId]++
-		if string(d.Body) != "x" {
-			mended++
-		}
-	}
-	for i := range n {
-		if copies[fmt.Sprint(i)] == 0 {
-			t.Errorf("message %d is missing", i)
-		}
-	}
-	total := 0
-	for _, c := range copies {
-		total += c
-	}
-	if total > n+kills || mended == 0 {
-		t.Errorf("%d messages, %d of them mended; want at most %d, and some", total, mended, n+kills)
-	}
 }

@@ -840,6 +840,12 @@ func TestMoveAndReplace(t *testing.T) {
 	w.atLeast("orders.parked", 7)
 	with := attempt.FromDelivery(old.Delivery)
 	with.Body = []byte("mended")
+	broken := with // what cannot be written takes nothing out
+	broken.Headers = amqp.Table{"large": strings.Repeat("x", 1<<20)}
+	if err := q.Replace(t.Context(), old, broken); !errors.Is(err, parking.ErrUnsendable) {
+		t.Errorf("replaced by what cannot be written: %v", err)
+	}
+	w.atLeast("orders.parked", 7)
 	w.must(q.Replace(t.Context(), old, with))
 	w.atLeast("orders.parked", 7)
 	if err := q.Replace(t.Context(), old, with); !errors.Is(err, parking.ErrChanged) {
