@@ -26,6 +26,9 @@ func (q *Queue) Messages(ctx context.Context, f Filter) iter.Seq2[*Message, erro
 
 // look is Messages, with the number of messages that were read, picked or not.
 func (q *Queue) look(ctx context.Context, f Filter, progress func(seen, total int)) iter.Seq2[*Message, error] {
+	if progress == nil {
+		progress = q.o.Progress
+	}
 	return func(yield func(*Message, error) bool) {
 		fail := func(err error) {
 			if err != nil {
@@ -224,7 +227,7 @@ type Grouping struct {
 
 // Groups counts the messages that the filter picks by what they have in common,
 // one of Groupings. It changes nothing, as Messages does not. progress may be
-// nil.
+// nil: then it is that of the Options.
 func (q *Queue) Groups(ctx context.Context, f Filter, by string, progress func(seen, total int)) (Grouping, error) {
 	var g Grouping
 	k, err := key(by)

@@ -67,6 +67,10 @@ type Options struct {
 	// means 30 s.
 	ConfirmTimeout time.Duration
 
+	// Progress, where set, is called now and then during a look: how many messages of
+	// how many were read.
+	Progress func(seen, total int)
+
 	// By names who replays, edits or moves, in the history of the message. Empty
 	// means user@host.
 	By string

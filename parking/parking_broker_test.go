@@ -301,9 +301,16 @@ func TestOpen(t *testing.T) {
 func TestGroupsAndFind(t *testing.T) {
 	w := newWorld(t)
 	w.park(0, 30)
-	q := w.open("orders.parked", parking.Options{})
+	seen, total := 0, 0
+	q := w.open("orders.parked", parking.Options{Progress: func(s, t int) { seen, total = s, t }})
 	g, err := q.Groups(t.Context(), parking.Filter{}, "fingerprint", nil)
 	w.must(err)
+	if g.Seen != 30 {
+		t.Errorf("seen %d", g.Seen)
+	}
+	if _, err := q.Find(t.Context(), "eeeeeeeeeeee"); !errors.Is(err, parking.ErrNotFound) || seen != 30 || total != 30 {
+		t.Errorf("progress up to %d of %d, %v", seen, total, err)
+	}
 	if g.Seen != 30 || g.Picked != 30 || len(g.Groups) != 2 || g.Groups[0].Key != "TimeoutError: timeout after <n> ms" || g.Groups[0].Count != 20 ||
 		g.Groups[1].Count != 10 || g.Groups[0].Sample.MessageID != "m0" || g.Groups[0].FirstParked.IsZero() || g.Groups[0].LastParked.Before(g.Groups[0].FirstParked) {
 		t.Errorf("got %+v", g)
@@ -881,11 +888,12 @@ func TestMoveAndReplace(t *testing.T) {
 }
 
 func TestTail(t *testing.T) {
-	for name, workQueue := range map[string]string{"copies": "orders", "looks": ""} {
+	for name, c := range map[string]struct{ workQueue, prefix string }{"copies": {"orders", "hop"}, "looks": {"", "hop"}, "no exchange": {"orders", "none"}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.park(0, 3)
-			q := w.open("orders.parked", parking.Options{})
+			workQueue := c.workQueue
+			q := w.open("orders.parked", parking.Options{Prefix: c.prefix})
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			defer stop()
 			var got []string

@@ -180,7 +180,7 @@ type Plan struct {
 }
 
 // Plan looks at what a replay would send, and changes nothing. progress may be
-// nil.
+// nil: then it is that of the Options.
 func (q *Queue) Plan(ctx context.Context, o Replay, progress func(seen, total int)) (Plan, error) {
 	p := Plan{Queues: map[string]int{}, Missing: map[string]int{}}
 	fail := func(err error) (Plan, error) { return p, fmt.Errorf("plan a replay of %q: %w", q.name, err) }

@@ -15,8 +15,8 @@ import (
 // Tail follows what is parked from now on, until ctx ends. It gets copies: where
 // workQueue is the work queue of a route, Hopback's own exchange gives them to a
 // queue of this connection, which goes with it, and the parking queue is not
-// touched at all. Anywhere else (an empty workQueue) it looks into the queue
-// every so often, and tells what it has not seen before.
+// touched at all. Anywhere else (an empty workQueue, or no such exchange) it looks
+// into the queue every so often, and tells what it has not seen before.
 //
 // When the parking queue is deleted, Tail ends with ErrNoQueue: its own queue
 // would let those who park believe that a message has found a place.
@@ -31,7 +31,9 @@ func (q *Queue) Tail(ctx context.Context, workQueue string, f Filter, every time
 		var err error
 		if workQueue != "" {
 			err = q.copies(ctx, workQueue, f, func(m *Message) bool { return yield(m, nil) })
-		} else {
+		}
+		// Also where there is no exchange of Hopback's, or no permission to bind to it.
+		if workQueue == "" || refused(err) {
 			err = q.poll(ctx, f, every, func(m *Message) bool { return yield(m, nil) })
 		}
 		if err != nil && ctx.Err() == nil {
@@ -114,6 +116,12 @@ func (q *Queue) poll(ctx context.Context, f Filter, every time.Duration, yield f
 			return nil
 		}
 	}
+}
+
+// refused reports that copies cannot be had.
+func refused(err error) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) && !errors.Is(err, ErrNoQueue)
 }
 
 // isMissing reports a queue that does not exist.

@@ -66,6 +66,7 @@ type lot struct {
 	config *config.Config
 	conn   *amqp.Connection
 	places []place
+	bar    *progress // of looks
 }
 
 // place is a parking queue.
@@ -103,19 +104,21 @@ func (f *parkedFlags) open(cmd *cobra.Command, names ...string) (*lot, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lot{config: c, conn: conn}
+	l := &lot{config: c, conn: conn, bar: newProgress(cmd.ErrOrStderr())}
 	m, err := management(c)
 	if err != nil {
 		l.close()
 		return nil, err
 	}
 	for _, n := range named {
-		q, err := parking.Open(cmd.Context(), conn, n.queue, parking.Options{Prefix: c.Prefix, Management: m, Force: f.force})
+		o := parking.Options{Prefix: c.Prefix, Management: m, Force: f.force, Progress: looking(l.bar, n.queue)}
+		q, err := parking.Open(cmd.Context(), conn, n.queue, o)
 		if errors.Is(err, parking.ErrNoQueue) && n.other != "" {
 			// A name of which the file knows nothing: its parking queue is missing, so it
 			// is the queue itself.
 			n.queue, n.work = n.other, ""
-			q, err = parking.Open(cmd.Context(), conn, n.queue, parking.Options{Prefix: c.Prefix, Management: m, Force: f.force})
+			o.Progress = looking(l.bar, n.queue)
+			q, err = parking.Open(cmd.Context(), conn, n.queue, o)
 		}
 		if err != nil {
 			l.close()
@@ -357,6 +360,7 @@ func looking(bar *progress, name string) func(seen, total int) {
 // exact writes shortened IDs out, so that no other message is taken than the one
 // that was meant.
 func (l *lot) exact(ctx context.Context, f parking.Filter) (parking.Filter, error) {
+	defer l.bar.clear()
 	out := f
 	for _, p := range l.places {
 		in, err := p.Exact(ctx, p.narrow(f))
@@ -383,6 +387,7 @@ func (l *lot) exact(ctx context.Context, f parking.Filter) (parking.Filter, erro
 
 // find finds a message by its ID in the first of the places that has it.
 func (l *lot) find(ctx context.Context, id string) (place, *parking.Message, error) {
+	defer l.bar.clear()
 	var last error
 	for _, p := range l.places {
 		m, err := p.Find(ctx, id)

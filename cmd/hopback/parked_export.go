@@ -56,8 +56,12 @@ With --file and --output json one object goes to standard output: file, exported
 		}
 		n := 0
 		for _, p := range l.places {
+			if to == nil && terminal(out) {
+				l.bar.out = nil // it would write over what is written meanwhile
+			}
 			written, err := p.Export(cmd.Context(), out, p.narrow(filter))
 			n += written
+			l.bar.clear()
 			if err != nil {
 				return explainQueue(err)
 			}
@@ -209,6 +213,7 @@ parked list.`,
 			return err
 		}
 		defer l.close()
+		l.bar.out = nil // looks go on and on
 		p := l.places[0]
 		work := p.work
 		if work == "" && len(p.routes) == 1 {

@@ -72,7 +72,11 @@ count, bytes, first_parked_at, last_parked_at, and sample, the oldest of them. W
 
 func listMessages(cmd *cobra.Command, l *lot, filter parking.Filter, limit int) error {
 	out := cmd.OutOrStdout()
+	defer l.bar.clear()
 	if asJSON(cmd) {
+		if terminal(out) {
+			l.bar.out = nil // it would write over what is written meanwhile
+		}
 		a := &jsonArray{out: out}
 		for _, p := range l.places {
 			n := 0
@@ -82,6 +86,7 @@ func listMessages(cmd *cobra.Command, l *lot, filter parking.Filter, limit int) 
 				}
 				if limit > 0 && n == limit {
 					// Not in silence: a program would take these for all.
+					l.bar.clear()
 					fmt.Fprintf(cmd.ErrOrStderr(), "%d shown of %s; there are more: --limit 0 shows all\n", n, p.Name())
 					break
 				}
@@ -112,6 +117,7 @@ func listMessages(cmd *cobra.Command, l *lot, filter parking.Filter, limit int) 
 			n++
 			fmt.Fprintln(w, row(m))
 		}
+		l.bar.clear()
 		if n > 0 {
 			w.print(out)
 		}

@@ -189,6 +189,7 @@ func (f *replayFlags) replay(cmd *cobra.Command, l *lot, p place) (r *replayed, 
 		}
 	}
 	report, err := f.send(cmd, p, o, picked)
+	l.bar.clear()
 	r = &replayed{
 		ParkedIn: p.Name(), Started: when(report.Started), Total: report.Total, Replayed: report.Replayed, NotPicked: report.NotPicked,
 		Homeless: report.Homeless, Failed: report.Failed, Queues: report.Queues, Missing: report.Missing, Stopped: report.Stopped,
@@ -414,6 +415,7 @@ func (f *replayFlags) outcome(cmd *cobra.Command, l *lot, p place, r parking.Rep
 	// Also after Ctrl-C: the replay itself is done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 	defer cancel()
+	defer l.bar.clear()
 	return p.Outcome(ctx, parking.OutcomeQuery{Started: r.Started, Replayed: r.Replayed, Waiting: queues})
 }
 
