@@ -187,7 +187,7 @@ func TestReplayKilled(t *testing.T) {
 
 // A move that is killed loses no message either: each is here or there. (An edit is
 // a move of one message to the end of its queue.)
-func TestMoveKilled(t *testing.T) {
+func TestParkingMoveKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.setUp()
