@@ -44,7 +44,7 @@ type Filter struct {
 	Headers map[string]string
 
 	// BodyJSON are values in a body that is JSON, by their paths: "customer.id",
-	// "items.0.sku". Values are texts as in Headers; null and true are "null" and
+	// "items.0.sku" or "$.items[0].sku". Values are texts as in Headers; null and true are "null" and
 	// "true".
 	BodyJSON map[string]string
 }
@@ -155,12 +155,17 @@ func matchBody(body []byte, want map[string]string) bool {
 	}
 	for path, w := range want {
 		v, ok := lookup(doc, path)
+		if !ok { // as JSONPath and jq write it
+			v, ok = lookup(doc, strings.TrimPrefix(indices.ReplaceAllString(strings.TrimPrefix(path, "$"), ".$1"), "."))
+		}
 		if !ok || v != w {
 			return false
 		}
 	}
 	return true
 }
+
+var indices = regexp.MustCompile(`\[(\d+)\]`)
 
 // lookup finds a scalar at a path of keys and indices. A key that has dots itself
 // is found by them too.

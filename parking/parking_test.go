@@ -97,6 +97,7 @@ func TestFilter(t *testing.T) {
 		"fingerprint id":    {Filter{Fingerprint: FingerprintID("net.TimeoutError: timeout after <n>s")}, true},
 		"other fingerprint": {Filter{Fingerprint: "timeout"}, false},
 		"body":              {Filter{BodyJSON: map[string]string{"customer.id": "12345678901234567890", "customer.vip": "true", "items.0.sku": "A", "items.1.sku": "null", "a.b": "dots"}}, true},
+		"as JSONPath":       {Filter{BodyJSON: map[string]string{"$.customer.vip": "true", "$.items[0].sku": "A", ".items[1].sku": "null", "items[0].sku": "A"}}, true},
 		"other body":        {Filter{BodyJSON: map[string]string{"customer.id": "12345678901234567000"}}, false},
 		"no path":           {Filter{BodyJSON: map[string]string{"items.2.sku": "A"}}, false},
 		"not a scalar":      {Filter{BodyJSON: map[string]string{"customer": "{}"}}, false},
