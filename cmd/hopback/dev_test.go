@@ -64,6 +64,7 @@ func stop(t *testing.T, cmd *exec.Cmd, tmp string, stderr *bytes.Buffer) {
 }
 
 func TestDev(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +106,7 @@ func TestDev(t *testing.T) {
 
 // The data of one run is there in the next.
 func TestDevKeepsItsData(t *testing.T) {
+	t.Parallel()
 	data, err := os.MkdirTemp("", "data-")
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +141,7 @@ func TestDevKeepsItsData(t *testing.T) {
 
 // A broker that dies is no clean end.
 func TestDevNoticesTheEndOfItsBroker(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc, to find the broker's processes")
 	}
@@ -177,6 +180,7 @@ func brokerOf(t *testing.T, tmp string) string {
 }
 
 func TestDevInterruptedWhileItStarts(t *testing.T) {
+	t.Parallel()
 	demoBroker(t)
 	tmp, err := os.MkdirTemp("", "dev-")
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -18,6 +19,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Most tests wait for brokers and delays: more of them than processors can run. A
+	// -parallel on the command line wins, since flags are parsed later.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	testscript.Main(m, map[string]func(){"hopback": main})
 }
 
@@ -46,6 +52,7 @@ func TestOffline(t *testing.T) {
 // TestOnABroker runs each script in a virtual host of its own, on the broker
 // that $HOPBACK_TEST_BROKER names or the first that is installed.
 func TestOnABroker(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}

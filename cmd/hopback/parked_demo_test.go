@@ -14,6 +14,7 @@ import (
 
 // What docs/parking.md says of the demo's parked messages.
 func TestDemoKeep(t *testing.T) {
+	t.Parallel()
 	demoBroker(t)
 	exe, err := exec.LookPath("hopback") // where TestMain has put it
 	if err != nil {

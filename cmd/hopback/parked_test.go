@@ -21,6 +21,7 @@ import (
 
 // TestParked runs each script in a virtual host of its own.
 func TestParked(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}

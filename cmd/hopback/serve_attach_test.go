@@ -17,12 +17,12 @@ import (
 // consumer runs, what that rejects comes back by the default policy, and the queue
 // leaves as it was.
 func TestAQueueJoinsAndLeaves(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}
 	b := rabbittest.Shared(t)
 	url := b.Vhost(t)
-	t.Chdir(t.TempDir()) // where no hopback.yaml is
 	uri, err := amqp.ParseURI(url)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestAQueueJoinsAndLeaves(t *testing.T) {
 	}
 	hopback := func(args ...string) string {
 		t.Helper()
-		cmd := exec.Command(os.Args[0], args...)
+		cmd := exec.Command(os.Args[0], args...) // in this folder, where no hopback.yaml is
 		cmd.Args[0] = "hopback"
 		cmd.Env = append(os.Environ(), "HOPBACK_BROKER_URL="+url, "HOPBACK_MANAGEMENT_URL="+b.ManagementURL())
 		out, err := cmd.CombinedOutput()

@@ -26,6 +26,7 @@ import (
 // cannot be read, and which is then asked to end: every message is retried as often
 // as the policy says and parked, and the process ends without an error.
 func TestServe(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}
@@ -120,6 +121,7 @@ func TestServe(t *testing.T) {
 // A broker that is not there yet is waited for: alive, and not ready. A password
 // that is refused ends it.
 func TestServeStarts(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}
