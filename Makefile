@@ -14,9 +14,10 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # The packages of the library with tests on a real broker: those whose tests import
-# rabbittest. They have tests without one too, which run again with them.
-REAL = $(patsubst %/,%,$(sort $(dir $(filter-out ./integration/% ./cmd/%,\
-	$(shell grep -rl --include='*_test.go' '"github.com/hopback/hopback/rabbittest"' .)))))
+# rabbittest. They have tests without one too, which run again with them. The one
+# that takes longest comes first, so that the others run beside it.
+REAL = ./rabbittest $(filter-out ./rabbittest,$(patsubst %/,%,$(sort $(dir $(filter-out ./integration/% ./cmd/%,\
+	$(shell grep -rl --include='*_test.go' '"github.com/hopback/hopback/rabbittest"' .))))))
 
 # Every folder with a go.mod is a module of its own; the library is the root.
 MODULES = $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/node_modules/*' -not -path './dist/*' | sort))
