@@ -232,7 +232,12 @@ func TestAdoptThreeTiers(t *testing.T) {
 			var seen tries
 			l := newLedger()
 			// Three retries, then it gives up: the consumer's own code, before and after.
+			// What it rejects between the two bindings of the change would go both ways, so
+			// it holds still meanwhile.
+			var change sync.Mutex
 			k := w.work("main", func(ch *amqp.Channel, d amqp.Delivery) error {
+				change.Lock()
+				defer change.Unlock()
 				seen.next(d.MessageId)
 				if diedIn(d, "main") >= 3 {
 					return passOn(ch, d, "error", "main.error")
@@ -253,7 +258,9 @@ func TestAdoptThreeTiers(t *testing.T) {
 			cfg := w.routerConfig(route)
 			cfg.Routes[0].CountDeaths = true
 			r := w.runRouter(cfg)
+			change.Lock()
 			w.attachQueue(attach.Request{Queue: "main", Copies: attach.Unbind})
+			change.Unlock()
 			l.send(w, "main", fresh)
 			eventually(t, "all are parked", func() bool { return w.depth("main.error") == underWay+fresh })
 			byRouter := map[string]bool{}
