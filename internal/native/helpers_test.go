@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -91,15 +92,20 @@ func open(t testing.TB, url string, set ...func(*Config)) *Conn {
 // receive consumes from a queue, with a connection of its own.
 func receive(t testing.TB, c *Conn, queue string, credit int) *Receiver {
 	t.Helper()
-	s, err := c.Session(ctx(t))
-	if err != nil {
-		t.Fatal(err)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		s, err := c.Session(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Receive(ctx(t), queue, credit)
+		if err == nil {
+			return r
+		}
+		// What could not be read ends the connection a moment after the session.
+		if !errors.Is(err, ErrUnreadable) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
-	r, err := s.Receive(ctx(t), queue, credit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // next is the next delivery.
