@@ -236,7 +236,7 @@ func (s *survey) plan(r Request) *Plan {
 	}
 	s.limited(p)
 	x, dead := q.dlx()
-	own, argument := q.Args.text(argDLX)
+	own, argument := q.Args.Text(argDLX)
 	switch {
 	case argument && own == s.failed():
 		p.How = ByArgument

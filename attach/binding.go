@@ -143,10 +143,10 @@ func (s *survey) boundAgain(q *queue, x string) (back []binding, err error) {
 
 // dlxKey is the routing key that the queue gives its dead letters.
 func (q *queue) dlxKey() (string, bool) {
-	if k, ok := q.Args.text(argKey); ok {
+	if k, ok := q.Args.Text(argKey); ok {
 		return k, true
 	}
-	return q.Effective.text(keyKey)
+	return q.Effective.Text(keyKey)
 }
 
 // open are the keys whose messages do not get to us yet; needKeys is true where a
@@ -314,7 +314,7 @@ func (s *survey) decideOthers(p *Plan, q *queue, x, kind string, want []binding,
 // mine are the bindings that were made to attach a queue.
 func (s *survey) mine(queue string) (found []binding) {
 	for _, b := range s.bindings {
-		if name, ok := b.Args.text(argAttached); ok && name == queue && s.toUs(b) {
+		if name, ok := b.Args.Text(argAttached); ok && name == queue && s.toUs(b) {
 			found = append(found, b)
 		}
 	}
@@ -323,7 +323,7 @@ func (s *survey) mine(queue string) (found []binding) {
 
 // taken is what was taken away for a binding of ours.
 func (b binding) taken() ([]binding, error) {
-	text, ok := b.Args.text(argUnbound)
+	text, ok := b.Args.Text(argUnbound)
 	if !ok {
 		return nil, nil
 	}

@@ -86,7 +86,7 @@ func (s *survey) takePolicy(p *Plan, q *queue, ours topology.PolicyInfo) {
 		}
 		return nil
 	}
-	if x, ok := was.text(keyDLX); !ok && len(unread) == 0 {
+	if x, ok := was.Text(keyDLX); !ok && len(unread) == 0 {
 		p.note("what is rejected from now on is dropped, as it was before: the queue has no dead-letter exchange any more")
 	} else if ok {
 		p.note("what is rejected from now on goes to the exchange %q again", x)

@@ -119,8 +119,8 @@ func (s *survey) unfit(p *Plan, q *queue) {
 // waits is the work queue of which q is the delay queue, or "".
 func (s *survey) waits(q *queue) string {
 	x, dead := q.dlx()
-	_, inArgs := q.Args.integer("x-message-ttl")
-	_, inPolicy := q.Effective.integer("message-ttl")
+	_, inArgs := q.Args.Integer("x-message-ttl")
+	_, inPolicy := q.Effective.Integer("message-ttl")
 	if !dead || !inArgs && !inPolicy || x == s.failed() {
 		return ""
 	}

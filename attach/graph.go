@@ -3,6 +3,8 @@ package attach
 import (
 	"slices"
 	"strings"
+
+	"github.com/hopback/hopback/internal/routingkey"
 )
 
 // key is a routing key as far as it is known: exact, or a pattern of a topic
@@ -20,19 +22,19 @@ func (q *queue) dlx() (string, bool) {
 	if q.Type == stream {
 		return "", false
 	}
-	if x, ok := q.Args.text(argDLX); ok {
+	if x, ok := q.Args.Text(argDLX); ok {
 		return x, true
 	}
-	return q.Effective.text(keyDLX)
+	return q.Effective.Text(keyDLX)
 }
 
 // deadKeys are the routing keys that dead letters of a queue come with: the one
 // that it gives them, or those that its messages came with.
 func (s *survey) deadKeys(q *queue) []key {
-	if k, ok := q.Args.text(argKey); ok {
+	if k, ok := q.Args.Text(argKey); ok {
 		return []key{{k, false}}
 	}
-	if k, ok := q.Effective.text(keyKey); ok {
+	if k, ok := q.Effective.Text(keyKey); ok {
 		return []key{{k, false}}
 	}
 	keys := []key{{q.Name, false}} // by the default exchange, from which every queue can be reached
@@ -50,7 +52,7 @@ func (s *survey) deadKeys(q *queue) []key {
 		case "direct":
 			add(key{b.Key, false})
 		case "topic":
-			add(key{b.Key, wildcard(b.Key)})
+			add(key{b.Key, routingkey.Wildcard(b.Key)})
 		default:
 			add(anyKey)
 		}
@@ -66,7 +68,7 @@ func (s *survey) kind(exchange string) string {
 	case e == nil:
 		return ""
 	case e.Type == "x-delayed-message":
-		t, _ := e.Args.text("x-delayed-type")
+		t, _ := e.Args.Text("x-delayed-type")
 		return t
 	}
 	return e.Type
@@ -76,9 +78,9 @@ func (s *survey) kind(exchange string) string {
 func takes(kind string, b binding, k key) bool {
 	switch kind {
 	case "direct":
-		return k.text == b.Key || k.wild && overlap(k.text, b.Key)
+		return k.text == b.Key || k.wild && routingkey.Overlap(k.text, b.Key)
 	case "topic":
-		return overlap(k.text, b.Key)
+		return routingkey.Overlap(k.text, b.Key)
 	}
 	return true // fanout, headers, or whatever a plugin does
 }
@@ -91,47 +93,17 @@ func covers(kind string, b binding, k key) bool {
 	case "direct":
 		return !k.wild && k.text == b.Key
 	case "topic":
-		return b.Key == "#" || b.Key == k.text || !k.wild && overlap(k.text, b.Key)
+		return b.Key == "#" || b.Key == k.text || !k.wild && routingkey.Overlap(k.text, b.Key)
 	case "headers":
 		for name := range b.Args {
 			if !strings.HasPrefix(name, "x-") {
 				return false
 			}
 		}
-		m, _ := b.Args.text("x-match")
+		m, _ := b.Args.Text("x-match")
 		return m == "all" || m == "" // without a header to look at, it takes everything
 	}
 	return false
-}
-
-// overlap reports whether a key may match both patterns of a topic exchange. A key
-// without wildcards is a pattern that only it matches.
-func overlap(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	// reach[j]: the words so far of a can be matched with the first j of b.
-	reach := make([]bool, len(bs)+1)
-	reach[0] = true
-	for j, w := range bs {
-		reach[j+1] = reach[j] && w == "#"
-	}
-	for _, w := range as {
-		next := make([]bool, len(bs)+1)
-		next[0] = reach[0] && w == "#"
-		for j, o := range bs {
-			if w == "#" || o == "#" { // it stands for nothing, or takes a word of the other
-				next[j+1] = next[j] || reach[j+1] || reach[j] && w == "#" && o == "#"
-			} else {
-				next[j+1] = reach[j] && (w == o || w == "*" || o == "*")
-			}
-		}
-		reach = next
-	}
-	return reach[len(bs)]
-}
-
-// wildcard reports whether a topic pattern is more than one key.
-func wildcard(pattern string) bool {
-	return slices.ContainsFunc(strings.Split(pattern, "."), func(w string) bool { return w == "*" || w == "#" })
 }
 
 // matching are the bindings of an exchange that may take one of some keys.
@@ -166,7 +138,7 @@ func (s *survey) ends(exchange string, k key, seen map[string]bool) (queues []st
 			queues = append(queues, b.Destination)
 		}
 	}
-	if alternate, ok := e.Args.text("alternate-exchange"); ok && len(queues) == 0 {
+	if alternate, ok := e.Args.Text("alternate-exchange"); ok && len(queues) == 0 {
 		queues = append(queues, s.ends(alternate, k, seen)...)
 	}
 	return queues

@@ -1,6 +1,8 @@
 package attach_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -178,4 +180,20 @@ func has(lines []string, text string) bool {
 		}
 	}
 	return false
+}
+
+// staysAttached tries to detach the queue orders, which is attached by a policy, and
+// expects a refusal of its execution that says why.
+func (w *world) staysAttached(why string) {
+	w.Helper()
+	p, err := attach.MakeDetachPlan(w.Context(), w.m, attach.Request{Queue: "orders"})
+	w.must(err)
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+	defer cancel()
+	if err := p.Apply(ctx, nil); !errors.Is(err, attach.ErrRefused) || !strings.Contains(err.Error(), why) {
+		w.Errorf("detached with %v", err)
+	}
+	if w.state().Of["orders"] != "hop.attach.orders" {
+		w.Error("it was detached all the same")
+	}
 }

@@ -153,10 +153,10 @@ func (s *survey) extend(q *queue, base *topology.PolicyInfo, r Request) topology
 	// already, and older than the policy that it extends.
 	_, bounded := q.boundWith(q.with(was))
 	harmless := !bounded || q.overflowWith(was) == "reject-publish"
-	if o, ok := q.operator.text(keyOverflow); ok && o != "reject-publish" {
+	if o, ok := q.operator.Text(keyOverflow); ok && o != "reject-publish" {
 		return p // what the operator says holds
 	}
-	if a, ok := q.Args.text("x-" + keyStrategy); ok && a != AtLeastOnce {
+	if a, ok := q.Args.Text("x-" + keyStrategy); ok && a != AtLeastOnce {
 		return p // it beats ours
 	}
 	if harmless || r.Strategy == AtLeastOnce {
@@ -201,10 +201,10 @@ func (s *survey) explain(p *Plan, q *queue, base *topology.PolicyInfo, want topo
 
 // whyAtMostOnce says what keeps a quorum queue from at-least-once.
 func (q *queue) whyAtMostOnce(was table) string {
-	if o, ok := q.operator.text(keyOverflow); ok && o != "reject-publish" {
+	if o, ok := q.operator.Text(keyOverflow); ok && o != "reject-publish" {
 		return fmt.Sprintf("since the operator policy %q sets overflow %s, which at-least-once cannot have", q.Operator, o)
 	}
-	if a, ok := q.Args.text("x-" + keyStrategy); ok && a != AtLeastOnce {
+	if a, ok := q.Args.Text("x-" + keyStrategy); ok && a != AtLeastOnce {
 		return fmt.Sprintf("since the queue was declared with x-%s %s, and an argument beats a policy", keyStrategy, a)
 	}
 	limit, _ := q.boundWith(q.with(was))

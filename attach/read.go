@@ -1,15 +1,14 @@
 package attach
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"strconv"
 	"strings"
 
+	"github.com/hopback/hopback/internal/arguments"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -98,35 +97,8 @@ func (b binding) topology() topology.Binding {
 	return topology.Binding{Source: b.Source, Destination: b.Destination, ToExchange: b.Kind == "exchange", Key: b.Key, Args: map[string]any(b.Args)}
 }
 
-// table is a JSON object with its numbers as they are written; some versions write
-// [] or "" for an empty one.
-type table map[string]any
-
-func (t *table) UnmarshalJSON(data []byte) error {
-	if !bytes.HasPrefix(data, []byte("{")) {
-		*t = nil
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	return d.Decode((*map[string]any)(t))
-}
-
-func (t table) text(key string) (string, bool) {
-	s, ok := t[key].(string)
-	return s, ok
-}
-
-func (t table) integer(key string) (int64, bool) {
-	switch v := t[key].(type) {
-	case json.Number:
-		n, err := v.Int64()
-		return n, err == nil
-	case int64:
-		return v, true
-	}
-	return 0, false
-}
+// table is arguments, or the definition of a policy.
+type table = arguments.Table
 
 func count(p *int64) int64 {
 	if p == nil {
@@ -236,8 +208,8 @@ func (q *queue) with(policy map[string]any) table {
 	all := table{}
 	maps.Copy(all, policy)
 	for name, v := range q.operator {
-		o, number := q.operator.integer(name)
-		if p, ok := all.integer(name); ok && number {
+		o, number := q.operator.Integer(name)
+		if p, ok := all.Integer(name); ok && number {
 			if p > o {
 				all[name] = v
 			}

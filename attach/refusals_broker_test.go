@@ -1,7 +1,6 @@
 package attach_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hopback/hopback/attach"
 	"github.com/hopback/hopback/router"
@@ -173,16 +171,7 @@ func TestDetachWithoutFigures(t *testing.T) {
 		}
 		return nil
 	})}
-	p, err := attach.MakeDetachPlan(t.Context(), w.m, attach.Request{Queue: "orders"})
-	w.must(err)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if err := p.Apply(ctx, nil); !errors.Is(err, attach.ErrRefused) || !strings.Contains(err.Error(), "rabbitmqctl clear_policy -p "+w.vhost+" hop.attach.orders") {
-		t.Errorf("detached with %v", err)
-	}
-	if w.state().Of["orders"] != "hop.attach.orders" {
-		t.Error("it was detached all the same")
-	}
+	w.staysAttached("rabbitmqctl clear_policy -p " + w.vhost + " hop.attach.orders")
 }
 
 // A plan that somebody thinks about for long is about a broker of before.

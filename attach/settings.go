@@ -6,8 +6,8 @@ import "fmt"
 func least(q *queue, name string) (int64, bool) { return q.leastWith(q.Effective, name) }
 
 func (q *queue) leastWith(policy table, name string) (int64, bool) {
-	a, inArgs := q.Args.integer("x-" + name)
-	p, inPolicy := policy.integer(name)
+	a, inArgs := q.Args.Integer("x-" + name)
+	p, inPolicy := policy.Integer(name)
 	switch {
 	case inArgs && inPolicy:
 		return min(a, p), true
@@ -36,8 +36,8 @@ func (q *queue) overflow() string {
 }
 
 func (q *queue) overflowWith(policy table) string {
-	p, inPolicy := policy.text(keyOverflow)
-	a, inArgs := q.Args.text("x-overflow")
+	p, inPolicy := policy.Text(keyOverflow)
+	a, inArgs := q.Args.Text("x-overflow")
 	switch {
 	case inPolicy && (q.Type == quorum || !inArgs):
 		return p
@@ -51,11 +51,11 @@ func (q *queue) overflowWith(policy table) string {
 func (s *survey) atLeastOnce(q *queue) bool { return q.atLeastOnceWith(q.Effective) }
 
 func (q *queue) atLeastOnceWith(policy table) bool {
-	_, own := q.Args.text(argDLX)
-	_, named := policy.text(keyDLX)
-	strategy, ok := q.Args.text("x-" + keyStrategy)
+	_, own := q.Args.Text(argDLX)
+	_, named := policy.Text(keyDLX)
+	strategy, ok := q.Args.Text("x-" + keyStrategy)
 	if !ok {
-		strategy, _ = policy.text(keyStrategy)
+		strategy, _ = policy.Text(keyStrategy)
 	}
 	return q.Type == quorum && (own || named) && strategy == AtLeastOnce && q.overflowWith(policy) == "reject-publish"
 }

@@ -149,7 +149,7 @@ func (s *survey) attachment(q *queue) attachment {
 	var a attachment
 	ours := s.policy(s.policyName(q.Name))
 	x, dead := q.dlx()
-	own, argument := q.Args.text(argDLX)
+	own, argument := q.Args.Text(argDLX)
 	switch {
 	case argument && own == s.failed():
 		a.how, a.by = ByArgument, argDLX
@@ -202,7 +202,7 @@ func (s *survey) attachedBy(a *attachment, q *queue, x string) {
 	}
 	a.how, a.by = ByBinding, x
 	for _, b := range mine {
-		if owner, ok := b.Args.text(argAttached); ok && (a.owner == "" || owner == q.Name) {
+		if owner, ok := b.Args.Text(argAttached); ok && (a.owner == "" || owner == q.Name) {
 			a.owner = owner
 		}
 	}

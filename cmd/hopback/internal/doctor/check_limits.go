@@ -88,7 +88,7 @@ func deliveryLimitMinusOne(v *view, report report) {
 // 4.3 on; arguments that a broker does not know are accepted and ignored.
 func delayedRetryIgnored(v *view, report report) {
 	for _, q := range v.Queues {
-		kind, ok := q.Args.text("x-delayed-retry-type")
+		kind, ok := q.Args.Text("x-delayed-retry-type")
 		keys := slices.Sorted(maps.Keys(q.Args))
 		keys = slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, "x-delayed-retry-") })
 		if len(keys) == 0 || ok && kind == "disabled" {

@@ -14,7 +14,7 @@ import (
 func policySkipped(v *view, report report) {
 	for _, p := range v.Policies {
 		_, strategy := p.Definition["dead-letter-strategy"]
-		dlx, dies := p.Definition.text("dead-letter-exchange")
+		dlx, dies := p.Definition.Text("dead-letter-exchange")
 		pattern, err := regexp.Compile(p.Pattern)
 		if !strategy || !dies || err != nil || !slices.Contains([]string{"all", "queues", "classic_queues"}, p.ApplyTo) {
 			continue
@@ -23,7 +23,7 @@ func policySkipped(v *view, report report) {
 			if q.Type != classic || !pattern.MatchString(q.Name) || v.outranked(p, q) {
 				continue
 			}
-			if _, own := q.Args.text("x-dead-letter-exchange"); own {
+			if _, own := q.Args.Text("x-dead-letter-exchange"); own {
 				continue // the policy is not what it dies by
 			}
 			report(Finding{

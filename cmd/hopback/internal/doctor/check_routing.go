@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/hopback/hopback/internal/routingkey"
 )
 
 // pluginExchange: rabbitmq_delayed_message_exchange was archived by its authors in
@@ -47,7 +49,7 @@ func headersMatchX(v *view, report report) {
 		if e == nil || e.kind() != "headers" {
 			continue
 		}
-		match, ok := b.Args.text("x-match")
+		match, ok := b.Args.Text("x-match")
 		if !ok {
 			match = "all"
 		}
@@ -106,7 +108,7 @@ func topicCatchesRetry(v *view, report report) {
 		}
 		for _, b := range v.leaving[e.Name] {
 			r, known := v.roles[b.Destination]
-			if b.Kind == "queue" && known && (r == holding || r == parking) && !wildcard(b.Key) && set[b.Key] == "" {
+			if b.Kind == "queue" && known && (r == holding || r == parking) && !routingkey.Wildcard(b.Key) && set[b.Key] == "" {
 				set[b.Key] = b.Destination
 			}
 		}
@@ -121,7 +123,7 @@ func topicCatchesRetry(v *view, report report) {
 func (v *view) caught(exchange, k string, report report) {
 	meant := ""
 	for _, b := range v.leaving[exchange] {
-		if r := v.roles[b.Destination]; b.Kind == "queue" && v.queues[b.Destination] != nil && overlap(k, b.Key) && (r == holding || r == parking) {
+		if r := v.roles[b.Destination]; b.Kind == "queue" && v.queues[b.Destination] != nil && routingkey.Overlap(k, b.Key) && (r == holding || r == parking) {
 			meant = b.Destination
 		}
 	}
@@ -133,7 +135,7 @@ func (v *view) caught(exchange, k string, report report) {
 		what = "a message that was given up"
 	}
 	for _, b := range v.leaving[exchange] {
-		if b.Kind != "queue" || !wildcard(b.Key) || !overlap(k, b.Key) || v.roles[b.Destination] != work || v.queues[b.Destination] == nil {
+		if b.Kind != "queue" || !routingkey.Wildcard(b.Key) || !routingkey.Overlap(k, b.Key) || v.roles[b.Destination] != work || v.queues[b.Destination] == nil {
 			continue
 		}
 		report(Finding{

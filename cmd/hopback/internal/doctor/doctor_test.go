@@ -3,7 +3,6 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -201,70 +200,6 @@ func TestRoles(t *testing.T) {
 		}
 	}
 }
-
-func TestOverlap(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{
-		{"orders.retry", "orders.#", true},
-		{"orders", "orders.#", true},
-		{"orders.retry", "orders.*", true},
-		{"orders.a.b", "orders.*", false},
-		{"orders.a.b", "*.#.b", true},
-		{"", "#", true},
-		{"", "*", true},
-		{"a.#", "#.b", true},
-		{"a.*", "*.b", true},
-		{"a.*.c", "a.#.d", false},
-		{"#.x.#", "a.*.b", true},
-		{"#.x.#", "a.y.b", false},
-		{"order.create", "orders.#", false},
-	} {
-		if got := overlap(c.a, c.b); got != c.want {
-			t.Errorf("overlap(%q, %q) = %t", c.a, c.b, got)
-		}
-	}
-	// Against every key of up to four words.
-	words := []string{"a", "b", "*", "#"}
-	pattern := func(r *rand.Rand) string {
-		p := make([]string, 1+r.IntN(4))
-		for i := range p {
-			p[i] = words[r.IntN(len(words))]
-		}
-		return strings.Join(p, ".")
-	}
-	var keys []string
-	for n := 1; n <= 4; n++ {
-		for i := range 1 << n {
-			k := make([]string, n)
-			for j := range k {
-				k[j] = words[i>>j&1]
-			}
-			keys = append(keys, strings.Join(k, "."))
-		}
-	}
-	match := func(p, k string) bool {
-		x := regexp.QuoteMeta("." + p)
-		x = strings.ReplaceAll(x, `\.\*`, `\.[^.]+`)
-		x = strings.ReplaceAll(x, `\.#`, `(\.[^.]+)*`)
-		return regexp.MustCompile("^" + x + "$").MatchString("." + k)
-	}
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		a, b := pattern(r), pattern(r)
-		both := slices.ContainsFunc(keys, func(k string) bool { return match(a, k) && match(b, k) })
-		empty := allHash(a) && allHash(b) // both match the key without words
-		if got := overlap(a, b); got != (both || empty) && !longer(a, b) || got != overlap(b, a) {
-			t.Fatalf("overlap(%q, %q) = %t, by trying %t", a, b, got, both)
-		}
-	}
-}
-
-func allHash(p string) bool { return strings.Trim(p, "#.") == "" }
-
-// longer: what both match may have more words than were tried.
-func longer(a, b string) bool { return strings.Count(a+"."+b, ".") > 3 }
 
 // Figures over time, which a broker shows when it likes.
 func TestWatching(t *testing.T) {

@@ -3,6 +3,8 @@ package doctor
 import (
 	"slices"
 	"strings"
+
+	"github.com/hopback/hopback/internal/routingkey"
 )
 
 // key is a routing key as far as it is known: exact, or a pattern of a topic
@@ -60,7 +62,7 @@ func (v *view) routeFrom(exchange string, k key, sure bool, seen map[string]bool
 // kind is how the exchange routes. A delayed-message exchange says by which rule.
 func (e *Exchange) kind() string {
 	if e.Type == delayedExchange {
-		t, _ := e.Args.text("x-delayed-type")
+		t, _ := e.Args.Text("x-delayed-type")
 		return t
 	}
 	return e.Type
@@ -74,53 +76,22 @@ func matches(kind string, b Binding, k key) (match, exact bool) {
 		return true, true
 	case "direct":
 		if k.wild {
-			return overlap(k.text, b.Key), false
+			return routingkey.Overlap(k.text, b.Key), false
 		}
 		return k.text == b.Key, true
 	case "topic":
 		// Every key that matches k matches "#", and a pattern matches itself.
-		return overlap(k.text, b.Key), !k.wild || b.Key == "#" || b.Key == k.text
+		return routingkey.Overlap(k.text, b.Key), !k.wild || b.Key == "#" || b.Key == k.text
 	}
 	return true, false // headers, hashes, or whatever a plugin does
 }
 
 // alternate is the alternate exchange: an argument, or else what the policy says.
 func (v *view) alternate(e *Exchange) (string, bool) {
-	if a, ok := e.Args.text("alternate-exchange"); ok {
+	if a, ok := e.Args.Text("alternate-exchange"); ok {
 		return a, true
 	}
-	return v.policy[e.PolicyName].Definition.text("alternate-exchange")
-}
-
-// overlap reports whether a key may match both patterns of a topic exchange. A
-// key without wildcards is a pattern that only it matches.
-func overlap(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	// reach[j]: the words so far of a can be matched with the first j of b.
-	reach := make([]bool, len(bs)+1)
-	reach[0] = true
-	for j, w := range bs {
-		reach[j+1] = reach[j] && w == "#"
-	}
-	for _, w := range as {
-		next := make([]bool, len(bs)+1)
-		next[0] = reach[0] && w == "#"
-		for j, o := range bs {
-			switch {
-			case w == "#" || o == "#": // it stands for nothing, or takes a word of the other
-				next[j+1] = next[j] || reach[j+1]
-			default:
-				next[j+1] = reach[j] && (w == o || w == "*" || o == "*")
-			}
-		}
-		reach = next
-	}
-	return reach[len(bs)]
-}
-
-// wildcard reports whether a topic pattern is more than one key.
-func wildcard(pattern string) bool {
-	return slices.ContainsFunc(strings.Split(pattern, "."), func(w string) bool { return w == "*" || w == "#" })
+	return v.policy[e.PolicyName].Definition.Text("alternate-exchange")
 }
 
 // keysInto are the keys that a queue's messages come with, as its bindings show.
@@ -137,7 +108,7 @@ func (v *view) keysInto(q *Queue) (keys []key) {
 			kind = e.kind()
 		}
 		switch {
-		case kind == "direct", kind == "topic" && !wildcard(b.Key):
+		case kind == "direct", kind == "topic" && !routingkey.Wildcard(b.Key):
 			add(key{b.Key, false})
 		case kind == "topic":
 			add(key{b.Key, true})

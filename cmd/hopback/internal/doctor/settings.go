@@ -20,16 +20,16 @@ const (
 
 // argument is a setting that is text and whose argument wins.
 func (q *Queue) argument(key string) (string, bool) {
-	if s, ok := q.Args.text("x-" + key); ok {
+	if s, ok := q.Args.Text("x-" + key); ok {
 		return s, true
 	}
-	return q.Policy.text(key)
+	return q.Policy.Text(key)
 }
 
 // least is a setting that is a number and whose smaller value wins.
 func (q *Queue) least(key string) (int64, bool) {
-	a, inArgs := q.Args.integer("x-" + key)
-	p, inPolicy := q.Policy.integer(key)
+	a, inArgs := q.Args.Integer("x-" + key)
+	p, inPolicy := q.Policy.Integer(key)
 	switch {
 	case inArgs && inPolicy:
 		return min(a, p), true
@@ -54,8 +54,8 @@ func (q *Queue) ttl() (ms int64, ok bool) { return q.least("message-ttl") }
 
 // overflow is what happens to a message that is too many.
 func (q *Queue) overflow() string {
-	arg, inArgs := q.Args.text("x-overflow")
-	policy, inPolicy := q.Policy.text("overflow")
+	arg, inArgs := q.Args.Text("x-overflow")
+	policy, inPolicy := q.Policy.Text("overflow")
 	how := "drop-head"
 	switch {
 	case q.Type == quorum && inPolicy:
@@ -105,8 +105,8 @@ const defaultLimit = 20
 
 // deliveryLimit is the limit that a queue or a policy sets.
 func (v *view) deliveryLimit(q *Queue) (limit int64, set bool) {
-	a, inArgs := q.Args.integer("x-delivery-limit")
-	p, inPolicy := q.Policy.integer("delivery-limit")
+	a, inArgs := q.Args.Integer("x-delivery-limit")
+	p, inPolicy := q.Policy.Integer("delivery-limit")
 	switch {
 	case inArgs && inPolicy && (a < 0 || p < 0) && v.from(4, 0, 0):
 		return max(a, p), true

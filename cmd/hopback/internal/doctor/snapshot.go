@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/internal/arguments"
 	"github.com/hopback/hopback/topology"
 )
 
@@ -148,21 +149,8 @@ func (c *Consumer) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Table holds arguments or the definition of a policy. Numbers are json.Number,
-// or any integer type where a test makes the table.
-type Table map[string]any
-
-// UnmarshalJSON keeps numbers as they are written, and takes the empty list for
-// an empty table, which is how some versions write it.
-func (t *Table) UnmarshalJSON(data []byte) error {
-	if bytes.HasPrefix(data, []byte("[")) || bytes.HasPrefix(data, []byte(`"`)) {
-		*t = nil
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	return d.Decode((*map[string]any)(t))
-}
+// Table holds arguments or the definition of a policy.
+type Table = arguments.Table
 
 // UnmarshalJSON also takes the empty list for no statistics.
 func (m *MessageStats) UnmarshalJSON(data []byte) error {
@@ -171,26 +159,6 @@ func (m *MessageStats) UnmarshalJSON(data []byte) error {
 	}
 	type plain MessageStats
 	return json.Unmarshal(data, (*plain)(m))
-}
-
-func (t Table) text(key string) (string, bool) {
-	s, ok := t[key].(string)
-	return s, ok
-}
-
-func (t Table) integer(key string) (int64, bool) {
-	switch v := t[key].(type) {
-	case json.Number:
-		n, err := v.Int64()
-		return n, err == nil
-	case int64:
-		return v, true
-	case int:
-		return int64(v), true
-	case float64:
-		return int64(v), true
-	}
-	return 0, false
 }
 
 func count(p *int64) int64 {
