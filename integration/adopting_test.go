@@ -71,16 +71,20 @@ func (w *world) attachQueue(r attach.Request) *attach.Plan {
 	return p
 }
 
-func (w *world) detachQueue(r attach.Request) {
+// detachesTo detaches a queue and compares the setting with that of before.
+func (w *world) detachesTo(before map[string]any, queue string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	p, err := attach.MakeDetachPlan(ctx, w.management(), r)
+	p, err := attach.MakeDetachPlan(ctx, w.management(), attach.Request{Queue: queue})
 	if err == nil {
 		err = p.Apply(ctx, nil)
 	}
 	if err != nil {
 		w.t.Fatalf("detach: %v\n%s", err, p)
+	}
+	if diff := cmp.Diff(before, w.setting()); diff != "" {
+		w.t.Errorf("after detaching (-before +after):\n%s", diff)
 	}
 }
 
@@ -195,10 +199,7 @@ func TestAdoptADeadLetterQueue(t *testing.T) {
 			}
 			eventually(t, "the old ones are handled", func() bool { return l.handledCount() == recovering+dead })
 
-			w.detachQueue(attach.Request{Queue: "orders"})
-			if diff := cmp.Diff(before, w.setting()); diff != "" {
-				t.Errorf("after detaching (-before +after):\n%s", diff)
-			}
+			w.detachesTo(before, "orders")
 			bad.Store("orders-"+strconv.Itoa(dead+recovering+poison), true)
 			l.send(w, "orders", 1)
 			eventually(t, "a rejection goes to the dead letter queue at once", func() bool { return w.depth("orders.dlq") == poison+1 })
@@ -281,10 +282,7 @@ func TestAdoptThreeTiers(t *testing.T) {
 				}
 			}
 
-			w.detachQueue(attach.Request{Queue: "main"})
-			if diff := cmp.Diff(before, w.setting()); diff != "" {
-				t.Errorf("after detaching (-before +after):\n%s", diff)
-			}
+			w.detachesTo(before, "main")
 			l.send(w, "main", after)
 			eventually(t, "they go the old way", func() bool { return w.depth("main.error") == underWay+fresh+after })
 			for id := range l.sent {
@@ -352,10 +350,7 @@ func TestAdoptCountingByDeaths(t *testing.T) {
 			}
 			eventually(t, "all are handled or parked", done(underWay+fresh))
 
-			w.detachQueue(attach.Request{Queue: "jobs"})
-			if diff := cmp.Diff(before, w.setting()); diff != "" {
-				t.Errorf("after detaching (-before +after):\n%s", diff)
-			}
+			w.detachesTo(before, "jobs")
 			l.send(w, "jobs", after)
 			eventually(t, "they go the old way", done(underWay+fresh+after))
 			for id := range l.sent {

@@ -104,6 +104,43 @@ func (w *world) parkMany(n int, what func(i int) (errorType, text string), body 
 	eventually(w.t, "all are parked", func() bool { return w.depth("work.parked") == n })
 }
 
+// killedUntilDone runs this program as what takes parked messages to a queue, again
+// and again until it ends by itself without an error, and calls after each time. The
+// first so many runs are killed within their work: after one of the first messages
+// has come. It returns how many were.
+func (w *world) killedUntilDone(to string, most, within int, after func(), env ...string) (kills int) {
+	w.t.Helper()
+	done := false
+	for deadline := time.Now().Add(2 * patience); !done; after() {
+		if time.Now().After(deadline) {
+			w.t.Fatal("it does not end")
+		}
+		before := w.depth(to)
+		child := exec.Command(os.Args[0])
+		child.Env = append(append(os.Environ(), parkingURL+"="+w.url), env...)
+		if err := child.Start(); err != nil {
+			w.t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- child.Wait() }()
+		for at := before + 1 + rand.IntN(within); kills < most; {
+			if w.depth(to) >= at {
+				_ = child.Process.Kill()
+				kills++
+				break
+			}
+			select {
+			case err := <-ended:
+				ended <- err
+				at = 0
+			case <-time.After(time.Millisecond):
+			}
+		}
+		done = <-ended == nil
+	}
+	return kills
+}
+
 // A replay that is killed loses no message, wherever it was, and what goes on
 // where it stopped sends the rest, each with the ID that it had.
 func TestReplayKilled(t *testing.T) {
@@ -127,36 +164,7 @@ func TestReplayKilled(t *testing.T) {
 			copies[d.MessageId]++
 		}
 	}
-	kills, ended := 0, false
-	for deadline := time.Now().Add(2 * patience); !ended; {
-		if time.Now().After(deadline) {
-			t.Fatal("the replay does not end")
-		}
-		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), parkingURL+"="+w.url, parkingStarted+"="+started.Format(time.RFC3339Nano))
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- child.Wait() }()
-		before := w.depth("work")
-		// Somewhere within the work: after the first messages have come.
-		for kill := before + 1 + rand.IntN(700); kills < 5; {
-			if w.depth("work") >= kill {
-				_ = child.Process.Kill()
-				kills++
-				break
-			}
-			select {
-			case err := <-done:
-				done <- err
-				kill = 0
-			case <-time.After(time.Millisecond):
-			}
-		}
-		ended = <-done == nil
-		drain()
-	}
+	kills := w.killedUntilDone("work", 5, 700, drain, parkingStarted+"="+started.Format(time.RFC3339Nano))
 	drain()
 	twice := 0
 	for i := range n {
@@ -199,34 +207,7 @@ func TestParkingMoveKilled(t *testing.T) {
 		}
 		return "TimeoutError", "timeout"
 	}, []byte("x"))
-	kills, done := 0, false
-	for deadline := time.Now().Add(2 * patience); !done; {
-		if time.Now().After(deadline) {
-			t.Fatal("the move does not end")
-		}
-		before := w.depth("later")
-		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), parkingURL+"="+w.url, parkingWhat+"=move")
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- child.Wait() }()
-		for at := before + 1 + rand.IntN(500); kills < 2; {
-			if w.depth("later") >= at {
-				_ = child.Process.Kill()
-				kills++
-				break
-			}
-			select {
-			case err := <-ended:
-				ended <- err
-				at = 0
-			case <-time.After(time.Millisecond):
-			}
-		}
-		done = <-ended == nil
-	}
+	kills := w.killedUntilDone("later", 2, 500, func() {}, parkingWhat+"=move")
 	eventually(t, "the others are back", func() bool { return w.depth("work.parked") == n/3 })
 	copies := map[string]int{}
 	for _, d := range w.drain("later") {

@@ -76,49 +76,12 @@ func TestRouterCluster(t *testing.T) {
 	}
 	for i := range kills {
 		publishWork(t, urls[0], "work", l, i*n/kills, (i+1)*n/kills)
-		before := l.handledCount()
-		leader, err := c.Leader(ctx, "/", "hop.failed")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("killing %s at %d handled", leader.Node(), before)
-		if err := leader.Kill(ctx); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Second)
-		healing, done := context.WithTimeout(ctx, 5*time.Minute)
-		err = c.Heal(healing)
-		done()
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(3 * time.Second)
+		killLeader(t, c, "hop.failed", l)
 	}
-	// Three minutes are RabbitMQ's own time for what its dead-letter workers try
-	// again; what 4.3 had handed to a consumer on a dead node waits for one.
-	deadline := time.Now().Add(8 * time.Minute)
-	for l.handledCount() < n && time.Now().Before(deadline) {
-		time.Sleep(200 * time.Millisecond)
-	}
+	l.awaitHandled(n)
 	cancel()
 	all.Wait()
-	twice, missing := 0, 0
-	for id := range l.sent {
-		switch k := l.handled[id]; {
-		case k == 0:
-			missing++
-		case k > 1:
-			twice++
-		}
-	}
-	t.Logf("sent %d, handled %d, missing %d, twice %d", n, l.handledCount(), missing, twice)
-	if missing > 0 {
-		for _, q := range []string{"work", "work.parked", "hop.failed", "hop.failed.held", "hop.failed.quarantine", "hop.failed.parked", "hop.lost"} {
-			depth, err := c.Nodes[0].Depth(context.Background(), "/", q)
-			t.Logf("%s: %d ready (%v)", q, depth, err)
-		}
-		t.Errorf("%d of %d messages are not handled", missing, n)
-	}
+	l.noneMissing(t, c, "work", "work.parked", "hop.failed", "hop.failed.held", "hop.failed.quarantine", "hop.failed.parked", "hop.lost")
 }
 
 func declareOn(t *testing.T, url string) {

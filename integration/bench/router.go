@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -303,52 +301,31 @@ func routerMillion(ctx context.Context, b *rabbittest.Broker, o options) ([]figu
 	if err := declareRouted(ctx, b.URL()); err != nil {
 		return nil, err
 	}
-	const parts = 10
-	n := o.million / parts
 	count := &counting{done: make(chan struct{})}
-	count.left.Store(int64(n))
+	count.left.Store(int64(o.million / parts))
 	stop, err := runRouters(ctx, b.URL(), o, 1, count)
 	if err != nil {
 		return nil, err
 	}
-	var heap [parts]float64
-	for i := range parts {
+	figures, err := heapAsTheyWait("router: ", o, func(n int) error {
 		err := fill(b.URL(), workQueue, n)
 		if err == nil {
 			err = rejectAll(b.URL(), n)
 		}
 		if err != nil {
-			return nil, errors.Join(err, stop())
+			return err
 		}
 		select {
 		case <-count.done:
 			count.done = make(chan struct{})
 			count.left.Store(int64(n))
+			return nil
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), stop())
+			return ctx.Err()
 		}
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		heap[i] = float64(m.HeapAlloc) / (1 << 20)
-		fmt.Fprintf(os.Stderr, "  %d waiting, heap %.2f MiB\n", (i+1)*n, heap[i])
-	}
-	if err := stop(); err != nil {
+	})
+	if err := errors.Join(err, stop()); err != nil {
 		return nil, err
 	}
-	c, err := dial(b.URL())
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
-	if err := waitDepth(ctx, c, slot, parts*n); err != nil {
-		return nil, err
-	}
-	return []figure{
-		{Name: fmt.Sprintf("router: heap with %d waiting", n), Value: heap[0], Unit: "MiB"},
-		{
-			Name: fmt.Sprintf("router: heap with %d waiting", parts*n), Value: heap[parts-1], Unit: "MiB",
-			Ratio: fmt.Sprintf("%.2f × the first", heap[parts-1]/heap[0]), Wanted: "flat",
-		},
-	}, nil
+	return figures, allWait(ctx, b.URL(), o)
 }
