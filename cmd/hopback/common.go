@@ -69,7 +69,7 @@ func load(cmd *cobra.Command, file string) (*config.Config, error) {
 func loadAny(cmd *cobra.Command, file string) (*config.Config, error) {
 	c, err := load(cmd, file)
 	if errors.Is(err, os.ErrNotExist) && file == config.DefaultFile && os.Getenv(config.EnvBrokerURL) != "" {
-		return config.Parse("the environment", []byte("version: 1\n"), os.Getenv)
+		return config.FromEnvironment(os.Getenv)
 	}
 	return c, err
 }

@@ -162,7 +162,7 @@ func conformanceConfig(cmd *cobra.Command, o conformanceOptions) (conformance.Co
 	}
 	c, err := config.Load(o.file, cmd.InOrStdin(), getenv)
 	if errors.Is(err, os.ErrNotExist) && o.file == config.DefaultFile {
-		c, err = config.Parse("the environment", []byte("version: 1\n"), getenv)
+		c, err = config.FromEnvironment(getenv)
 	}
 	if err == nil {
 		err = c.NeedBroker()

@@ -104,7 +104,7 @@ func doctorReach(cmd *cobra.Command, file string) (*target, error) {
 	if file != "" {
 		c, err = load(cmd, file)
 	} else {
-		c, err = config.Parse("the environment", []byte("version: 1\n"), os.Getenv)
+		c, err = config.FromEnvironment(os.Getenv)
 	}
 	switch {
 	case err != nil:

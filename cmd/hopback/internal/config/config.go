@@ -79,6 +79,12 @@ const DefaultPolicy = "default"
 // maxFile bounds what is read: a configuration file is a few kilobytes.
 const maxFile = 4 << 20
 
+// FromEnvironment is a configuration without a file: the broker that the environment
+// names, the default policy, and no routes.
+func FromEnvironment(getenv func(string) string) (*Config, error) {
+	return Parse("the environment", []byte("version: 1\n"), getenv)
+}
+
 // Load reads a configuration file, "-" for standard input, and then the
 // environment, which wins over the file. What is wrong is returned as Problems.
 func Load(path string, stdin io.Reader, getenv func(string) string) (*Config, error) {
