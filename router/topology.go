@@ -24,6 +24,9 @@ func Exchange(prefix string) string { return names{orDefault(prefix)}.failed() }
 // Quarantine is the queue of what the router's client cannot read.
 func Quarantine(prefix string) string { return names{orDefault(prefix)}.quarantine() }
 
+// Aside is the queue in which messages rest for a moment whose hand-off was refused.
+func Aside(prefix string) string { return names{orDefault(prefix)}.held() }
+
 // Parking is the queue of what belongs to no route.
 func Parking(prefix string) string { return names{orDefault(prefix)}.parking() }
 

@@ -15,8 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hopback/hopback"
+	"github.com/hopback/hopback/cmd/hopback/internal/config"
 	"github.com/hopback/hopback/cmd/hopback/internal/parked"
 	"github.com/hopback/hopback/parking"
+	"github.com/hopback/hopback/router"
 )
 
 // replayFlags are the flags of parked replay.
@@ -420,16 +422,27 @@ func (f *replayFlags) outcome(cmd *cobra.Command, l *lot, p place, r parking.Rep
 }
 
 // waitingQueues are the queues that replayed messages may wait in: those that they
-// were sent to, and the slots of their routes.
+// were sent to, the slots of their routes, and what a router reads. A router holds
+// in the wheel what a consumer of the library would hold elsewhere, and takes a queue
+// without a route by the default policy.
 func (l *lot) waitingQueues(ctx context.Context, r parking.ReplayReport) []string {
-	var queues []string
+	queues := []string{router.Exchange(l.config.Prefix), router.Aside(l.config.Prefix)}
 	add := func(name string) {
 		if !slices.Contains(queues, name) {
 			queues = append(queues, name)
 		}
 	}
+	c := *l.config
+	for name := range r.Queues {
+		if slices.ContainsFunc(c.Routes, func(r hopback.Route) bool { return r.Queue == name }) {
+			continue
+		}
+		if p, err := c.PolicyOf(config.DefaultPolicy); err == nil {
+			c.Routes = append(slices.Clone(c.Routes), hopback.Route{Queue: name, Policy: p, Mechanism: hopback.Wheel})
+		}
+	}
 	var routes []hopback.Route
-	if t, err := resolve(ctx, l.config, l.conn, false); err == nil {
+	if t, err := resolve(ctx, &c, l.conn, false); err == nil {
 		routes = t.routes
 	}
 	for name := range r.Queues {
@@ -438,8 +451,14 @@ func (l *lot) waitingQueues(ctx context.Context, r parking.ReplayReport) []strin
 			if route.Queue != name {
 				continue
 			}
-			for _, q := range route.DelayMechanism(l.config.Prefix).Topology().Queues {
-				add(q.Name)
+			held := route
+			if held.Mechanism != hopback.Ladder {
+				held.Mechanism = hopback.Wheel
+			}
+			for _, route := range []hopback.Route{route, held} {
+				for _, q := range route.DelayMechanism(l.config.Prefix).Topology().Queues {
+					add(q.Name)
+				}
 			}
 		}
 	}
